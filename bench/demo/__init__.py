@@ -1,0 +1,1 @@
+"""The demo: Envoy's own balancing against the picker, before real Ray Serve."""

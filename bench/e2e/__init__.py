@@ -1,0 +1,1 @@
+"""CPU and latency of the picker through a real Envoy."""

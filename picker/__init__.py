@@ -1,0 +1,1 @@
+"""An Envoy ext_proc endpoint picker for Ray Serve proxies and model servers."""

@@ -1,0 +1,1 @@
+"""The ext_proc protocol without sockets: message bytes in, effects out."""

@@ -1,0 +1,63 @@
+"""What a session wants done. The session itself does no I/O and keeps no time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from picker.inference.question import Question
+    from picker.routing.decision import Outcome, Visibility
+
+Buffer = bytes | memoryview
+
+
+@dataclass(slots=True, frozen=True)
+class Send:
+    """Send one ProcessingResponse: the concatenation of ``segments``, which are never copied here."""
+
+    segments: Sequence[Buffer]
+
+
+@dataclass(slots=True, frozen=True)
+class Ask:
+    """Ask routing, and bring the answer by ``Session.decided``.
+
+    ``provisional``: must be answered at once; a later ``Ask`` of the same session may replace it.
+    ``simplest``: the deadline is over, take the simplest policy and answer at once.
+    Every ``Ask`` after the first replaces the session's decision before.
+    """
+
+    question: Question
+    visibility: Visibility
+    provisional: bool = False
+    simplest: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class Cancel:
+    """The last ``Ask`` needs no answer any more."""
+
+
+@dataclass(slots=True, frozen=True)
+class FirstToken:
+    """The first byte of the answer's body was seen (never: response headers)."""
+
+
+@dataclass(slots=True, frozen=True)
+class Ended:
+    """The request is over as far as the picker can see. At most once, only after a decision."""
+
+    outcome: Outcome
+
+
+@dataclass(slots=True, frozen=True)
+class Done:
+    """Close the stream: OK where ``error`` is empty, else reset it (a body may be in flight)."""
+
+    error: str = ""
+
+
+Effect = Send | Ask | Cancel | FirstToken | Ended | Done

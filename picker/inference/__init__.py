@@ -1,0 +1,1 @@
+"""What is asked: the API surfaces, the model, the prompt."""

@@ -1,0 +1,43 @@
+"""What one HTTP request asks for, as far as it could be read from its headers and body."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+BYTES_PER_TOKEN = 4
+"""Rule of thumb where no tokenizer is at hand; the reference picker estimates the same way."""
+
+
+@dataclass(slots=True)
+class Question:
+    """One request, as choosing sees it. Fields that could not be read keep their empty default.
+
+    ``headers`` has lower-case names and, for a repeated header, its values joined by ``,``.
+    ``path`` is without the query. ``prompt`` is what prefixes are compared by, in the order an
+    engine sees it. ``unreadable`` says in a few words why the body gave no model; it is empty
+    where no body had to be read. ``subset`` is the gateway's list of allowed endpoints
+    (``None``: no restriction; empty: nothing is allowed).
+    """
+
+    method: str = ""
+    path: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    surface: str = "passthrough"
+    model: str = ""
+    prompt: bytes = b""
+    stream: bool = False
+    max_output_tokens: int | None = None
+    session_id: str = ""
+    multiplexed_model_id: str = ""
+    subset: tuple[str, ...] | None = None
+    body_bytes: int = 0
+    unreadable: str = ""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Estimated length of the prompt in tokens; 0 where no prompt was read."""
+        return -(-len(self.prompt) // BYTES_PER_TOKEN)

@@ -1,0 +1,1 @@
+"""How busy the endpoints are: fetching metrics pages and reading them."""

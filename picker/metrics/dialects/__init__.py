@@ -1,0 +1,1 @@
+"""The names each kind of server uses on its metrics page."""

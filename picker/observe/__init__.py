@@ -1,0 +1,1 @@
+"""What the picker tells about itself: logs and Prometheus metrics."""

@@ -1,0 +1,81 @@
+"""The answers of routing, and what the rest of the picker tells it about their fate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Visibility(NamedTuple):
+    """What of a request's fate the gateway's body modes let the picker see."""
+
+    status: bool
+    first_token: bool
+    end: bool
+
+
+class Cause(Enum):
+    """How a request ended, from the picker's point of view."""
+
+    COMPLETE = "complete"
+    """The end of the answer was seen."""
+    CLOSED = "closed"
+    """The stream was held to the end, where a normal end and a client's abort look alike."""
+    ABORTED = "aborted"
+    """The client or the upstream broke off before the end of the answer."""
+    UNSEEN = "unseen"
+    """The gateway closed the stream after the pick; the request goes on out of sight."""
+
+
+@dataclass(slots=True, frozen=True)
+class Outcome:
+    """How a request ended and what its answer said. ``status`` is 0 where it was not seen.
+
+    ``served`` is the ``ip:port`` that the gateway reports to have served ("" if it does not say).
+    ``back_pressure`` is true where the endpoint said that it is full (Ray's back-pressure text, or
+    a 503/429 with Retry-After); ``retry_after`` is then in seconds, if given.
+    """
+
+    cause: Cause
+    status: int = 0
+    served: str = ""
+    back_pressure: bool = False
+    retry_after: float | None = None
+
+
+class Ticket(Protocol):
+    """Routing's own mark on one decision; opaque to everybody else."""
+
+
+@dataclass(slots=True, frozen=True)
+class Decision:
+    """The chosen endpoints as ``ip:port`` in order of preference (never empty)."""
+
+    endpoints: tuple[str, ...]
+    ticket: Ticket
+
+
+@dataclass(slots=True, frozen=True)
+class Refusal:
+    """No endpoint is given: the HTTP status, why (`x-llm-d-request-dropped-reason`), and a text."""
+
+    status: int
+    reason: str
+    message: str
+
+
+Answer = Decision | Refusal
+
+
+class Pending(Protocol):
+    """A decision that takes its time (it waits in a queue)."""
+
+    def then(self, callback: Callable[[Answer], None]) -> None:
+        """Call back once with the answer, from the event loop, unless cancelled before."""
+
+    def cancel(self) -> None:
+        """Forget the question; no call-back follows. Idempotent."""

@@ -1,0 +1,1 @@
+"""gRPC transports, health, TLS, and the orderly end."""

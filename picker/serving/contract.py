@@ -1,0 +1,47 @@
+"""Between a transport and the code that answers: raw message bytes both ways, no gRPC types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+Buffer = bytes | memoryview
+
+
+class Stream(Protocol):
+    """One open ``Process`` call, as the transport offers it. All calls are made on the event loop."""
+
+    def send(self, segments: Sequence[Buffer]) -> None:
+        """Queue one message, the concatenation of ``segments``. Ignored once the stream is closed.
+
+        The transport stops delivering received messages while much is queued (back-pressure), so
+        the queue is bounded by what one received message can cause to be sent.
+        """
+
+    def finish(self) -> None:
+        """Close with status OK after all that is queued. Idempotent."""
+
+    def abort(self, reason: str) -> None:
+        """Close with an error status at once, dropping what is queued. Idempotent."""
+
+
+class Handler(Protocol):
+    """What answers one stream. Its methods never raise."""
+
+    def received(self, message: bytes) -> None:
+        """One whole message of the client."""
+
+    def closed(self, *, clean: bool) -> None:
+        """Nothing more comes: the client half-closed (``clean``), or the stream was reset or lost.
+
+        Called exactly once per stream. After a clean close the handler may still send; it ends the
+        stream by ``finish``.
+        """
+
+    @property
+    def carries_body(self) -> bool:
+        """True while ending the stream would lose bytes of a body; such a stream is never closed OK."""
+
+
+Accept = Callable[[Stream], Handler]
+"""Called by a transport for each new stream."""

@@ -1,0 +1,1 @@
+"""Choosing, as structures and pure functions over numpy: no I/O, no clock, no asyncio."""

@@ -1,0 +1,191 @@
+"""The columns: one signal for all endpoints as a numpy array, one writer each.
+
+An endpoint owns a slot, its row in every column. Slots are reused, so whoever holds one across
+time (a request that is still running, a page that is being fetched) keeps the generation too and
+checks it with :meth:`Fleet.holds` before it writes: a late release must never hit the next tenant.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+_INITIAL_CAPACITY = 16
+UNKNOWN_ROUTES = -1
+"""``route_set`` of an endpoint that never said which path prefixes it serves."""
+
+
+class Slot(NamedTuple):
+    """An endpoint's row in the columns, and which tenant of that row it is."""
+
+    row: int
+    generation: int
+
+
+class Fleet:
+    """All endpoints of a pool, column by column. Times are seconds of the event loop's clock.
+
+    Identity (written by whoever keeps the membership, through :meth:`add` and :meth:`remove`):
+        ``alive`` (bool); ``addresses``, ``labels`` (lists by slot index).
+    Scraped (written by the metrics loop):
+        ``scraped_load`` requests at the endpoint, running or waiting, as its page says (NaN: not said);
+        ``queue`` waiting requests, ``running`` requests, ``kv_usage`` 0..1 (NaN: not said);
+        ``local_running`` requests that the replicas on the endpoint's own node work on (NaN);
+        ``fetched_at`` when the last good page arrived (-inf: never);
+        ``draining`` wants no new requests; ``reachable`` False after its probes failed repeatedly;
+        ``route_set`` index into ``route_sets``, tuples of path prefixes (-1: unknown).
+    Own numbers (written by routing):
+        ``own`` requests sent and not seen to end; ``own_tokens`` uncached prompt tokens of those whose
+        first token is still to come; ``untracked`` requests whose end cannot be seen and that are
+        assumed to be running; ``own_at_page`` what ``own`` was at the time the page speaks of;
+        ``breaker_open`` (bool); ``full_until`` the endpoint said it is full, until then (-inf: no).
+    """
+
+    _FLOATS = (
+        ("scraped_load", np.nan),
+        ("queue", np.nan),
+        ("running", np.nan),
+        ("kv_usage", np.nan),
+        ("local_running", np.nan),
+        ("fetched_at", -np.inf),
+        ("own", 0.0),
+        ("own_tokens", 0.0),
+        ("untracked", 0.0),
+        ("own_at_page", 0.0),
+        ("full_until", -np.inf),
+    )
+    _BOOLS = (("alive", False), ("draining", False), ("reachable", True), ("breaker_open", False))
+
+    scraped_load: NDArray[np.float64]
+    queue: NDArray[np.float64]
+    running: NDArray[np.float64]
+    kv_usage: NDArray[np.float64]
+    local_running: NDArray[np.float64]
+    fetched_at: NDArray[np.float64]
+    own: NDArray[np.float64]
+    own_tokens: NDArray[np.float64]
+    untracked: NDArray[np.float64]
+    own_at_page: NDArray[np.float64]
+    full_until: NDArray[np.float64]
+    alive: NDArray[np.bool_]
+    draining: NDArray[np.bool_]
+    reachable: NDArray[np.bool_]
+    breaker_open: NDArray[np.bool_]
+    route_set: NDArray[np.int64]
+
+    def __init__(self) -> None:
+        self.addresses: list[str] = []
+        self.labels: list[Mapping[str, str]] = []
+        self.route_sets: list[tuple[str, ...]] = []
+        self._generations: list[int] = []
+        self._free: list[int] = []
+        self._by_address: dict[str, Slot] = {}
+        self._route_set_ids: dict[tuple[str, ...], int] = {}
+        for name, fill in self._FLOATS:
+            setattr(self, name, np.full(_INITIAL_CAPACITY, fill, dtype=np.float64))
+        for name, start in self._BOOLS:
+            setattr(self, name, np.full(_INITIAL_CAPACITY, start, dtype=np.bool_))
+        self.route_set = np.full(_INITIAL_CAPACITY, UNKNOWN_ROUTES, dtype=np.int64)
+
+    def __len__(self) -> int:
+        """Number of endpoints in the pool now."""
+        return len(self._by_address)
+
+    @property
+    def capacity(self) -> int:
+        """Length of every column; rows without a tenant are not ``alive``."""
+        return len(self.alive)
+
+    def add(self, address: str, labels: Mapping[str, str] | None = None) -> Slot:
+        """Give ``address`` a slot with all columns at their start values.
+
+        Raises ValueError if it has one already.
+        """
+        if address in self._by_address:
+            raise ValueError(f"endpoint {address} is in the fleet already")
+        if self._free:
+            index = self._free.pop()
+        else:
+            index = len(self.addresses)
+            self.addresses.append("")
+            self.labels.append({})
+            self._generations.append(0)
+            if index == self.capacity:
+                self._grow()
+        slot = Slot(index, self._generations[index])
+        self._reset_row(index)
+        self.alive[index] = True
+        self.addresses[index] = address
+        self.labels[index] = labels or {}
+        self._by_address[address] = slot
+        return slot
+
+    def remove(self, slot: Slot) -> None:
+        """Take the endpoint out; its slot is free for a next tenant. A slot not held is ignored."""
+        if not self.holds(slot):
+            return
+        del self._by_address[self.addresses[slot.row]]
+        self._reset_row(slot.row)
+        self._generations[slot.row] += 1
+        self._free.append(slot.row)
+
+    def relabel(self, slot: Slot, labels: Mapping[str, str]) -> None:
+        """Replace the labels of an endpoint that is in the fleet."""
+        if self.holds(slot):
+            self.labels[slot.row] = labels
+
+    def holds(self, slot: Slot) -> bool:
+        """Whether the slot still belongs to the endpoint it was given to."""
+        return self._generations[slot.row] == slot.generation and bool(self.alive[slot.row])
+
+    def slot_of(self, address: str) -> Slot | None:
+        """The slot of an endpoint of the pool, by ``ip:port``."""
+        return self._by_address.get(address)
+
+    def slot_at(self, index: int) -> Slot:
+        """The slot with the present generation of a row."""
+        return Slot(index, self._generations[index])
+
+    def set_routes(self, slot: Slot, prefixes: Sequence[str]) -> None:
+        """Note which path prefixes the endpoint serves. Equal sets share one entry.
+
+        The table of distinct sets is rebuilt when it outgrows the fleet, so it is bounded.
+        """
+        if not self.holds(slot):
+            return
+        key = tuple(sorted(prefixes))
+        known = self._route_set_ids.get(key)
+        if known is None:
+            if len(self.route_sets) > 2 * len(self) + 8:
+                self._compact_route_sets()
+            known = len(self.route_sets)
+            self.route_sets.append(key)
+            self._route_set_ids[key] = known
+        self.route_set[slot.row] = known
+
+    def _compact_route_sets(self) -> None:
+        used, inverse = np.unique(self.route_set, return_inverse=True)
+        first_known = int(used[0] == UNKNOWN_ROUTES)
+        self.route_sets = [self.route_sets[old] for old in used[first_known:]]
+        self._route_set_ids = {key: new for new, key in enumerate(self.route_sets)}
+        self.route_set = inverse.astype(np.int64) - first_known
+
+    def _reset_row(self, index: int) -> None:
+        for name, fill in self._FLOATS + self._BOOLS:
+            getattr(self, name)[index] = fill
+        self.route_set[index] = UNKNOWN_ROUTES
+        self.addresses[index] = ""
+        self.labels[index] = {}
+
+    def _grow(self) -> None:
+        more = self.capacity
+        for name, fill in self._FLOATS + self._BOOLS:
+            column = getattr(self, name)
+            setattr(self, name, np.concatenate([column, np.full(more, fill, dtype=column.dtype)]))
+        self.route_set = np.concatenate([self.route_set, np.full(more, UNKNOWN_ROUTES, dtype=np.int64)])
