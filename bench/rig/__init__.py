@@ -1,1 +1,1 @@
-"""What demo, benches and tests share: a real Envoy, simulated servers, a local Ray cluster, a load generator."""
+"""What demo, benches and tests share: a real Envoy, simulated servers, a Ray cluster, a load generator."""
