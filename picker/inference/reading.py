@@ -1,0 +1,171 @@
+"""From the headers and the body of one HTTP request to the question choosing has to answer.
+
+What cannot be read is no error here: the request is routed by the rest, and the upstream answers as
+it would have (``Question.unreadable`` says why, for the counter and for strict mode).
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from picker.inference.question import Question
+from picker.inference.scan import find_members, parse_beginning
+from picker.inference.surfaces import PASSTHROUGH, surface_named, surface_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from picker.inference.scan import Body, Span
+    from picker.inference.surfaces import Surface
+
+LONGEST_PARSED = 1 << 20
+"""Bytes of a body that is parsed as a whole; a longer one is only scanned."""
+PROMPT_WINDOW = 256 << 10
+"""Bytes of a long body that are read as its prompt."""
+LONGEST_NAME = 512
+"""Characters of a model name or an id. What is longer is no name, and would fill logs and tables."""
+_MOST_TOKENS = 1 << 31
+
+_DEFAULT_PATH = "/v1/completions"
+"""What the reference picker assumes where the gateway does not say the path."""
+
+
+def _spellings(*words: str) -> tuple[str, ...]:
+    """Ray Serve takes ``-`` and ``_`` in its header names for the same."""
+    return tuple(
+        words[0] + "".join(f"{mark}{word}" for mark, word in zip(marks, words[1:], strict=True))
+        for marks in product("-_", repeat=len(words) - 1)
+    )
+
+
+_MULTIPLEXED = _spellings("serve", "multiplexed", "model", "id")
+_SESSION = _spellings("x", "session", "id")
+
+
+def read_headers(headers: Mapping[str, str]) -> Question:
+    """What the headers alone tell. Names are lower-case; pseudo headers may be missing."""
+    path = headers.get(":path") or headers.get("x-original-path") or headers.get("x-forwarded-path") or ""
+    path = path.partition("?")[0]
+    question = Question(
+        method=headers.get(":method", ""),
+        path=path,
+        headers=headers,
+        session_id=_named(headers, _SESSION),
+        multiplexed_model_id=_named(headers, _MULTIPLEXED),
+    )
+    # Only test clients leave out the method; theirs are inference requests.
+    if question.method in ("POST", ""):
+        question.surface = surface_of(path or _DEFAULT_PATH)
+    if question.surface != PASSTHROUGH:
+        question.unreadable = _obstacle(headers)
+    return question
+
+
+def needs_body(question: Question) -> bool:
+    """Whether the body can tell the model and the prompt, so that deciding should wait for it."""
+    return question.surface != PASSTHROUGH and not _obstacle(question.headers)
+
+
+def read_body(question: Question, body: Body, *, complete: bool) -> None:
+    """Fill in what the body tells. Never raises.
+
+    ``complete``: the whole body is here; else it is the beginning of one that is too long to keep.
+    Sets ``question.unreadable``, empty when the model was found.
+    """
+    question.body_bytes = len(body)
+    surface = surface_named(question.surface)
+    if surface is None:
+        return
+    obstacle = _obstacle(question.headers)
+    if obstacle:
+        question.unreadable = obstacle
+    elif not body:
+        question.unreadable = "the body is empty"
+    elif complete and len(body) <= LONGEST_PARSED:
+        _read_short(question, surface, body)
+    else:
+        _read_long(question, surface, body, complete=complete)
+
+
+def _read_short(question: Question, surface: Surface, body: Body) -> None:
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        question.unreadable = f"not JSON: {error.msg} at byte {error.pos}"
+        return
+    if not isinstance(document, dict):
+        question.unreadable = "not a JSON object"
+        return
+    _read_document(question, surface, document, missing="no model")
+
+
+def _read_long(question: Question, surface: Surface, body: Body, *, complete: bool) -> None:
+    wanted = ("model", "stream", *surface.output_limits, *surface.prompt_keys)
+    found = find_members(body, wanted, complete=complete)
+    document = {key: _value(body, span) for key, span in found.members.items()}
+    missing = "no model" if found.whole else "no model in the part that was scanned"
+    _read_document(question, surface, document, missing)
+    question.prompt = question.prompt[:PROMPT_WINDOW]
+
+
+def _value(body: Body, span: Span) -> object:
+    start, stop = span
+    if stop is None or stop - start > PROMPT_WINDOW:
+        return parse_beginning(bytes(body[start : start + PROMPT_WINDOW]))
+    try:
+        return orjson.loads(body[start:stop])
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _read_document(question: Question, surface: Surface, document: Mapping[str, Any], missing: str) -> None:
+    question.stream = document.get("stream") is True
+    question.prompt = surface.prompt(document)
+    question.max_output_tokens = _output_limit(document, surface.output_limits)
+    model = document.get("model")
+    if model is None or model == "":
+        question.unreadable = missing
+    elif not isinstance(model, str):
+        question.unreadable = "the model is not a string"
+    elif len(model) > LONGEST_NAME:
+        question.unreadable = f"the model's name is longer than {LONGEST_NAME} characters"
+    else:
+        question.unreadable = ""
+        question.model = model
+        # Serve LLM makes a multiplexed request of "base:adapter" and, on purpose, of nothing else.
+        if ":" in model and not question.multiplexed_model_id:
+            question.multiplexed_model_id = model
+
+
+def _output_limit(document: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    for name in names:
+        limit = document.get(name)
+        if isinstance(limit, int) and not isinstance(limit, bool) and 0 <= limit < _MOST_TOKENS:
+            return limit
+    return None
+
+
+def _named(headers: Mapping[str, str], spellings: tuple[str, ...]) -> str:
+    for name in spellings:
+        value = headers.get(name)
+        if value and len(value) <= LONGEST_NAME:
+            return value
+    return ""
+
+
+def _obstacle(headers: Mapping[str, str]) -> str:
+    """Why a body with these headers is no JSON that can be read; empty where it may be."""
+    if "upgrade" in headers or ":protocol" in headers:
+        return "an upgraded connection has no body"
+    encoding = headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
+        return "the body is compressed"
+    content = headers.get("content-type", "").lstrip().lower()
+    if content.startswith("multipart/"):
+        return "the body is multipart"
+    if content.startswith("application/grpc"):
+        return "the body is gRPC"
+    return ""
