@@ -101,7 +101,7 @@ def test_an_exception_is_one_field_with_its_frames() -> None:
         failed = record("internal error")
         failed.exc_info = (ValueError, error, error.__traceback__)
     line = json.loads(JsonFormatter().format(failed))["exception"]
-    assert line.startswith("ValueError: invalid literal for int() with base 10: 'bad\\\\nvalue' at ")
+    assert line.startswith("ValueError: invalid literal for int() with base 10: 'bad\\nvalue' at ")
     assert "test_an_exception_is_one_field_with_its_frames" in line
 
 

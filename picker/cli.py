@@ -1,0 +1,95 @@
+"""The command line: ``serve-picker``, or ``python -m picker``."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from picker.observe import logs
+from picker.settings import Settings, SettingsError, default, flag, load, unknown_variables
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+log = logging.getLogger(__name__)
+
+_WRONG_CALL = 2
+_INTERRUPTED = 130
+"""Exit codes: told something wrong; ended by Ctrl-C, as shells write it."""
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and end the process with its exit code.
+
+    A wrong call is answered in one line, like everything else that can be wrong at the start.
+    """
+    try:
+        code = _group.main(args, standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(_WRONG_CALL)
+    except click.ClickException as error:
+        _refuse(error.format_message())
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(_INTERRUPTED)
+    sys.exit(code)
+
+
+def _refuse(message: str) -> NoReturn:
+    click.echo(f"serve-picker: {message}", err=True)
+    sys.exit(_WRONG_CALL)
+
+
+def _version() -> str:
+    try:
+        return version("serve-picker")
+    except PackageNotFoundError:  # a checkout that was never installed
+        return "(not installed)"
+
+
+@click.group()
+@click.version_option(_version(), prog_name="serve-picker")
+def _group() -> None:
+    """Tell Envoy which Ray Serve proxy or model server should get a request."""
+
+
+def _option(name: str) -> click.Option:
+    """The flag of a setting. Its value stays text, so that flags and variables are read alike."""
+    description = Settings.model_fields[name].description
+    text = f"{description} [{default(name)}]" if default(name) else description
+    if Settings.model_fields[name].annotation is bool:
+        return click.Option([flag(name)], metavar="[true|false]", help=text, is_flag=False, flag_value="true")
+    return click.Option([flag(name)], metavar="VALUE", help=text)
+
+
+def _serve(**flags: str | None) -> int:
+    try:
+        settings = load({name: value for name, value in flags.items() if value is not None})
+    except SettingsError as error:
+        _refuse(str(error))
+    logs.configure(settings.log_level, settings.log_format)
+    for name, nearest in unknown_variables().items():
+        log.warning("unknown variable", extra={"fields": {"name": name, "nearest": nearest}})
+
+    from picker import app  # noqa: PLC0415 (grpc, numpy, aiohttp: 0.4 s that --help need not take)
+
+    try:
+        return app.run(settings)
+    except app.StartError as error:
+        _refuse(str(error))
+
+
+_group.add_command(
+    click.Command(
+        "serve",
+        callback=_serve,
+        params=[_option(name) for name in Settings.model_fields],
+        short_help="Answer Envoy's ext_proc streams.",
+        help="Answer Envoy's ext_proc streams. Each flag is also an environment variable "
+        "(--grpc-port: PICKER_GRPC_PORT); the flag wins.",
+    )
+)

@@ -1,0 +1,301 @@
+"""Every setting of the process: environment variables ``PICKER_…`` and flags of the same names.
+
+Plain pydantic and not pydantic-settings: reading ``os.environ`` is a dozen lines here, the import
+costs a tenth of the second a start may take, and its errors name a field where an operator needs
+the variable, or the flag, and the mend.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping
+
+    from pydantic.fields import FieldInfo
+    from pydantic_core import ErrorDetails
+
+PREFIX = "PICKER_"
+MEMBERSHIP = ("endpoints", "endpoints_file")
+"""The settings that say who is in the pool; exactly one is given."""
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", re.ASCII)
+_UNIT_SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_HOST_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9._-]+):(\d{1,5})", re.ASCII)
+_SHOWN = 80
+"""Characters of a wrong value that an error repeats."""
+
+
+class SettingsError(Exception):
+    """The settings do not make a process; the text is one line that names the setting and the mend."""
+
+
+def _duration(value: object) -> object:
+    """Seconds from ``150ms``, ``5s``, ``2m``, ``1h`` or a plain number of seconds."""
+    if not isinstance(value, str):
+        return value
+    match = _DURATION.fullmatch(value.strip())
+    if match is None:
+        raise ValueError("should be a duration in ms, s, m or h")
+    return float(match[1]) * _UNIT_SECONDS[match[2]]
+
+
+def _lower(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _comma_separated(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def _host_port(value: str) -> str:
+    match = _HOST_PORT.fullmatch(value)
+    if match is None or not 1 <= int(match[1]) <= 65535:  # noqa: PLR2004 (the last port)
+        raise ValueError("should be host:port")
+    return value
+
+
+def _ip_address(value: str) -> str:
+    """An address to listen on; a name could mean several, or one that changes."""
+    bare = value.removeprefix("[").removesuffix("]")
+    try:
+        ipaddress.ip_address(bare)
+    except ValueError:
+        raise ValueError("should be an IP address") from None
+    return bare
+
+
+def _readable_file(value: Path) -> Path:
+    try:
+        with value.open("rb"):
+            return value
+    except OSError as error:
+        raise ValueError(f"cannot be read ({error.strerror})") from None
+
+
+def _certificate_folder(value: Path) -> Path:
+    for name in ("tls.crt", "tls.key"):
+        try:
+            _readable_file(value / name)
+        except ValueError as error:
+            raise ValueError(f"should be a folder with tls.crt and tls.key, but {name} {error}") from None
+    return value
+
+
+Seconds = Annotated[float, BeforeValidator(_duration), Field(ge=0, allow_inf_nan=False)]
+PositiveSeconds = Annotated[Seconds, Field(gt=0)]
+PositiveBytes = Annotated[ByteSize, Field(gt=0)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+HostPort = Annotated[str, AfterValidator(_host_port)]
+
+
+class Settings(BaseModel):
+    """What the process was told. Durations are seconds, sizes bytes.
+
+    The descriptions are the documentation (``serve-picker serve --help``); the examples are what an
+    error offers as the mend. An empty variable counts as not set.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bind: Annotated[str, AfterValidator(_ip_address)] | None = Field(
+        None, description="IP address to listen on [all]", examples=["127.0.0.1"]
+    )
+    grpc_port: Port = Field(9002, description="port of ext_proc and gRPC health", examples=["9002"])
+    health_port: Port = Field(9003, description="port of gRPC health alone", examples=["9003"])
+    metrics_port: Port = Field(9090, description="port of /metrics, /healthz, /readyz", examples=["9090"])
+
+    endpoints: Annotated[tuple[HostPort, ...], BeforeValidator(_comma_separated)] | None = Field(
+        None,
+        min_length=1,
+        description="the pool: host:port,host:port,…",
+        examples=["10.0.0.1:8000,10.0.0.2:8000"],
+    )
+    endpoints_file: Annotated[Path, AfterValidator(_readable_file)] | None = Field(
+        None, description="the pool: a YAML file, watched", examples=["endpoints.yaml"]
+    )
+
+    strict_bodies: bool = Field(
+        default=False, description="400 for unreadable inference bodies", examples=["true"]
+    )
+    fallbacks: int = Field(
+        0, ge=0, le=15, description="further endpoints in the answer, in order", examples=["1"]
+    )
+
+    secure_serving: bool = Field(default=True, description="TLS on the ext_proc port", examples=["false"])
+    cert_path: Annotated[Path, AfterValidator(_certificate_folder)] | None = Field(
+        None,
+        description="folder of tls.crt and tls.key [self-signed]",
+        examples=["/etc/picker/tls"],
+    )
+
+    metrics_interval: PositiveSeconds | None = Field(
+        None, description="time between two scrapes [per dialect]", examples=["1s"]
+    )
+    metrics_path: str | None = Field(
+        None, pattern="^/", description="path of the metrics page [per dialect]", examples=["/metrics"]
+    )
+    metrics_target_port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
+        None, description="port of the metrics page [per dialect]", examples=["8080"]
+    )
+    metrics_dialect: Annotated[Literal["auto", "ray_serve", "vllm"], BeforeValidator(_lower)] = Field(
+        "auto", description="its names: auto, ray_serve or vllm", examples=["ray_serve"]
+    )
+
+    decision_timeout: PositiveSeconds = Field(
+        0.15, description="after it the simplest policy decides", examples=["150ms"]
+    )
+    drain_delay: Seconds = Field(5.0, description="still answering after SIGTERM", examples=["5s"])
+    drain_timeout: Seconds = Field(300.0, description="then waiting for running requests", examples=["300s"])
+
+    max_body: PositiveBytes = Field(
+        ByteSize(64 * 2**20), description="body bytes held per request", examples=["64MiB"]
+    )
+    max_buffered: PositiveBytes = Field(
+        ByteSize(512 * 2**20), description="body bytes held in all", examples=["512MiB"]
+    )
+
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = Field(
+        "info", description="debug, info, warning or error", examples=["info"]
+    )
+    log_format: Annotated[Literal["auto", "text", "json"], BeforeValidator(_lower)] = Field(
+        "auto", description="text, json, or text on a terminal only", examples=["json"]
+    )
+
+    @model_validator(mode="after")
+    def _own_ports(self) -> Self:
+        seen: dict[int, str] = {}
+        for name in ("grpc_port", "health_port", "metrics_port"):
+            port: int = getattr(self, name)
+            if port and port in seen:
+                raise SettingsError(
+                    f"{variable(name)} is {port}, which is also {variable(seen[port])}; give it another port"
+                )
+            seen[port] = name
+        return self
+
+    @model_validator(mode="after")
+    def _one_membership(self) -> Self:
+        named = [name for name in MEMBERSHIP if getattr(self, name) is not None]
+        if not named:
+            choice = " or ".join(_example(name) for name in MEMBERSHIP)
+            raise SettingsError(f"no endpoints: set {choice}")
+        if len(named) > 1:
+            both = " and ".join(variable(name) for name in named)
+            raise SettingsError(f"{both} both name the endpoints; unset all but one")
+        return self
+
+    @model_validator(mode="after")
+    def _bounds_fit(self) -> Self:
+        if self.max_body > self.max_buffered:
+            raise SettingsError(
+                f"{variable('max_body')} ({self.max_body} bytes) is above {variable('max_buffered')} "
+                f"({self.max_buffered} bytes); lower the first or raise the second"
+            )
+        return self
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.upper()
+
+
+def flag(name: str) -> str:
+    """The command-line flag of a setting."""
+    return "--" + name.replace("_", "-")
+
+
+def default(name: str) -> str:
+    """The default of a setting as an operator would write it; empty where it is not set."""
+    value = Settings.model_fields[name].default
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, ByteSize):
+        return f"{value / 2**20:g}MiB"
+    if isinstance(value, float):
+        return f"{value:g}s" if value >= 1 else f"{value * 1000:g}ms"
+    return "" if value is None else str(value)
+
+
+def _example(name: str) -> str:
+    return f"{variable(name)}={_examples(name)[0]}"
+
+
+def _examples(name: str) -> list[str]:
+    field: FieldInfo = Settings.model_fields[name]
+    return [str(example) for example in field.examples or ()]
+
+
+def load(overrides: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings from the environment, with flags (by setting's name) going before.
+
+    An empty variable or flag means: as if not set. Raises SettingsError.
+    """
+    overrides = overrides or {}
+    environ = os.environ if environ is None else environ
+    values = {name: environ.get(variable(name), "") for name in Settings.model_fields}
+    for name, value in values.items():
+        if _SERVICE_LINK.match(value):
+            values[name] = ""
+    values.update(overrides)
+    try:
+        return Settings.model_validate({name: value for name, value in values.items() if value.strip()})
+    except ValidationError as error:
+        raise SettingsError(_one_line(error.errors()[0], flags=overrides.keys())) from None
+
+
+def _one_line(detail: ErrorDetails, flags: Container[str]) -> str:
+    """Name the setting as it was given, the wrong part of its value, what is wrong, and a right one."""
+    name = str(detail["loc"][0])
+    given = flag(name) if name in flags else variable(name)
+    wrong = ascii(str(detail["input"]))
+    if len(wrong) > _SHOWN:
+        wrong = wrong[:_SHOWN] + "…"
+    reason = detail["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("String ")
+    separator = " " if given.startswith("--") else "="
+    return f"{given} is {wrong}: {reason}; for example {given}{separator}{_examples(name)[0]}"
+
+
+# Kubernetes gives every container variables for each Service of its namespace, in the shape of Docker's
+# links. A Service called `picker` makes PICKER_PORT, one called `picker-metrics` even PICKER_METRICS_PORT.
+_SERVICE_LINK = re.compile(r"(?:tcp|udp|sctp)://", re.IGNORECASE)
+_SERVICE_LINK_NAME = re.compile(
+    r"PICKER_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
+)
+
+
+def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Variables with our prefix that set nothing, each with the nearest name that does ("" if none is near).
+
+    What Kubernetes sets for a Service whose name begins with ``picker`` is left out.
+    """
+    environ = os.environ if environ is None else environ
+    known = [variable(name) for name in Settings.model_fields]
+    unknown: dict[str, str] = {}
+    for name in sorted(environ):
+        if not name.startswith(PREFIX) or name in known:
+            continue
+        if _SERVICE_LINK_NAME.fullmatch(name) or _SERVICE_LINK.match(environ[name]):
+            continue
+        stem = name.removeprefix(PREFIX).lower()
+        near = difflib.get_close_matches(stem, Settings.model_fields, n=1, cutoff=0.7)
+        unknown[name] = variable(near[0]) if near else ""
+    return unknown

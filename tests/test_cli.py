@@ -1,0 +1,149 @@
+"""The command line: what it hands to the application, and its one-line refusals."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+import picker
+from picker import cli
+from picker.settings import PREFIX, Settings, flag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class StartError(Exception):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(PREFIX):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.fixture
+def app(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Stands in for the application, which would start to listen."""
+    module = ModuleType("picker.app")
+    module.StartError = StartError  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "picker.app", module)
+    monkeypatch.setattr(picker, "app", module, raising=False)
+    monkeypatch.setattr("picker.observe.logs.configure", lambda *_: None)
+    return module
+
+
+def started(app: ModuleType, *args: str, run: Callable[[Settings], int] = lambda _: 0) -> int:
+    app.run = run  # type: ignore[attr-defined]
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["serve", *args])
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(args)
+    assert caught.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    return line
+
+
+def test_flags_and_variables_reach_the_application(app: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PICKER_HEALTH_PORT", "1")
+    seen: list[Settings] = []
+
+    def run(settings: Settings) -> int:
+        seen.append(settings)
+        return 7
+
+    assert started(app, "--endpoints", "10.0.0.1:80", "--grpc-port=2", "--strict-bodies", run=run) == 7
+    assert (seen[0].grpc_port, seen[0].health_port, seen[0].strict_bodies) == (2, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("args", "secure"), [(["--secure-serving=false"], False), (["--secure-serving"], True)]
+)
+def test_a_switch_takes_a_value_or_none(app: ModuleType, args: list[str], secure: bool) -> None:
+    assert started(app, "--endpoints=10.0.0.1:80", switch, run=lambda told: told.secure_serving) == secure
+
+
+def test_every_setting_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--help"])
+    text = capsys.readouterr().out
+    assert all(f"{flag(name)} " in text for name in Settings.model_fields)
+
+
+def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 30
+    assert max(map(len, lines)) <= 80
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([])
+    assert caught.value.code == 2
+    assert "serve" in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("serve-picker")
+
+
+def test_a_wrong_flag_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    line = refused(capsys, "serve", "--grpc-prt", "1")
+    assert "--grpc-prt" in line
+    assert "--grpc-port" in line
+
+
+def test_a_flag_without_its_value(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--endpoints" in refused(capsys, "serve", "--endpoints")
+
+
+def test_a_word_too_many(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "10.0.0.1:80" in refused(capsys, "serve", "10.0.0.1:80")
+
+
+def test_wrong_settings_are_one_line_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "serve").startswith("serve-picker: no endpoints: set PICKER_ENDPOINTS=")
+
+
+def test_a_failed_start_is_one_line_and_code_2(app: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(_: Settings) -> int:
+        raise StartError("port 9002 is taken; set PICKER_GRPC_PORT")
+
+    assert started(app, "--endpoints=10.0.0.1:80", run=run) == 2
+    assert capsys.readouterr().err == "serve-picker: port 9002 is taken; set PICKER_GRPC_PORT\n"
+
+
+def test_an_interrupt_is_no_traceback(app: ModuleType) -> None:
+    def run(_: Settings) -> int:
+        raise KeyboardInterrupt
+
+    assert started(app, "--endpoints=10.0.0.1:80", run=run) == 130
+
+
+def test_an_unknown_variable_is_a_warning(
+    app: ModuleType, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PICKER_GPRC_PORT", "1")
+    assert started(app, "--endpoints=10.0.0.1:80") == 0
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert vars(record)["fields"] == {"name": "PICKER_GPRC_PORT", "nearest": "PICKER_GRPC_PORT"}
