@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.02
 LOG_TAIL_BYTES = 4000
+PROJECT = Path(__file__).resolve().parents[2]
 
 
 class ChildError(RuntimeError):
@@ -27,7 +27,8 @@ class ChildError(RuntimeError):
 class Child:
     """An async context manager around one process; its output goes to ``log_path``.
 
-    ``ready`` is polled until it gives true. ``env`` is added to this process's own. On leaving, the
+    ``ready`` is polled until it gives true. ``env`` is the whole environment (None: this process's own).
+    The working directory is the project's, so that ``python -m`` finds its packages. On leaving, the
     process gets SIGTERM and, ``grace`` seconds later, SIGKILL.
     """
 
@@ -35,7 +36,7 @@ class Child:
     argv: Sequence[str | Path]
     ready: Callable[[], Awaitable[bool]]
     log_path: Path
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] | None = None
     ready_timeout: float = 30.0
     grace: float = 5.0
     _process: asyncio.subprocess.Process | None = field(default=None, init=False)
@@ -64,7 +65,8 @@ class Child:
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env={**os.environ, **self.env},
+                    env=self.env,
+                    cwd=PROJECT,
                 )
             except OSError as error:
                 raise ChildError(f"{self.name} cannot be started: {error}") from error

@@ -1,0 +1,1 @@
+"""What the transport under the picker costs by itself."""
