@@ -71,9 +71,9 @@ def test_flags_and_variables_reach_the_application(app: ModuleType, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("args", "secure"), [(["--secure-serving=false"], False), (["--secure-serving"], True)]
+    ("switch", "secure"), [("--secure-serving=false", False), ("--secure-serving", True)]
 )
-def test_a_switch_takes_a_value_or_none(app: ModuleType, args: list[str], secure: bool) -> None:
+def test_a_switch_takes_a_value_or_none(app: ModuleType, switch: str, secure: bool) -> None:
     assert started(app, "--endpoints=10.0.0.1:80", switch, run=lambda told: told.secure_serving) == secure
 
 
