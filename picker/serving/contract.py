@@ -45,3 +45,25 @@ class Handler(Protocol):
 
 Accept = Callable[[Stream], Handler]
 """Called by a transport for each new stream."""
+
+
+class Transport(Protocol):
+    """A server of the ``Process`` method on one port."""
+
+    async def start(self) -> int:
+        """Listen; returns the bound port. Raises ``ServingError`` where that is impossible."""
+
+    async def stop(self, grace: float) -> None:
+        """Send GOAWAY, wait up to ``grace`` seconds for the open streams, reset what is left.
+
+        Streams that carry no body are closed OK at once, streams that do never are. May be called
+        again while it runs: the shortest deadline wins.
+        """
+
+    @property
+    def streams_open(self) -> int:
+        """Streams whose handler was not told of their end yet."""
+
+
+class ServingError(Exception):
+    """The server cannot be started as configured; the message is one line for the operator."""
