@@ -35,13 +35,18 @@ _RESET_DELAY = 0.001
 _MESSAGE_SLACK = 1 << 20
 """Room in a message beside its body: headers (Envoy's limit is 60 KiB by default), attributes, metadata."""
 
+_MAX_STREAMS = 65_536
+
 _INT32_MAX = (1 << 31) - 1
 
 _BASE_OPTIONS = [
     ("grpc.so_reuseport", 0),  # a taken port must be an error, not a silent share of its connections
     ("grpc.max_send_message_length", -1),
     # Per connection, and Envoy has one connection per worker: every request in flight is a stream.
-    ("grpc.max_concurrent_streams", 65_536),
+    ("grpc.max_concurrent_streams", _MAX_STREAMS),
+    # Streams that wait for this process to see them: above the default of 1,000 gRPC cancels some at random.
+    ("grpc.server.max_pending_requests", _MAX_STREAMS),
+    ("grpc.server.max_pending_requests_hard_limit", _MAX_STREAMS),
     # Find connections whose gateway vanished without a word, or their streams would be held for hours.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
