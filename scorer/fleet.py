@@ -32,7 +32,9 @@ class Fleet:
     """All endpoints of a pool, column by column. Times are seconds of the event loop's clock.
 
     Identity (written by whoever keeps the membership, through :meth:`add` and :meth:`remove`):
-        ``alive`` (bool); ``addresses``, ``labels`` (lists by slot index).
+        ``alive`` (bool); ``addresses``, ``labels`` (lists by slot index). ``addresses`` is replaced, never
+        changed in place, so whoever explains a decision later may keep the list it was made with.
+        ``version`` changes with every :meth:`add` and :meth:`remove`.
     Scraped (written by the metrics loop):
         ``scraped_load`` requests at the endpoint, running or waiting, as its page says (NaN: not said);
         ``queue`` waiting requests, ``running`` requests, ``kv_usage`` 0..1 (NaN: not said);
@@ -80,6 +82,7 @@ class Fleet:
     route_set: NDArray[np.int64]
 
     def __init__(self) -> None:
+        self.version = 0
         self.addresses: list[str] = []
         self.labels: list[Mapping[str, str]] = []
         self.route_sets: list[tuple[str, ...]] = []
@@ -113,7 +116,7 @@ class Fleet:
             index = self._free.pop()
         else:
             index = len(self.addresses)
-            self.addresses.append("")
+            self.addresses = [*self.addresses, ""]
             self.labels.append({})
             self._generations.append(0)
             if index == self.capacity:
@@ -121,9 +124,10 @@ class Fleet:
         slot = Slot(index, self._generations[index])
         self._reset_row(index)
         self.alive[index] = True
-        self.addresses[index] = address
+        self._name_row(index, address)
         self.labels[index] = labels or {}
         self._by_address[address] = slot
+        self.version += 1
         return slot
 
     def remove(self, slot: Slot) -> None:
@@ -134,6 +138,8 @@ class Fleet:
         self._reset_row(slot.row)
         self._generations[slot.row] += 1
         self._free.append(slot.row)
+        self._name_row(slot.row, "")
+        self.version += 1
 
     def relabel(self, slot: Slot, labels: Mapping[str, str]) -> None:
         """Replace the labels of an endpoint that is in the fleet."""
@@ -180,8 +186,12 @@ class Fleet:
         for name, fill in self._FLOATS + self._BOOLS:
             getattr(self, name)[index] = fill
         self.route_set[index] = UNKNOWN_ROUTES
-        self.addresses[index] = ""
         self.labels[index] = {}
+
+    def _name_row(self, index: int, address: str) -> None:
+        addresses = self.addresses.copy()
+        addresses[index] = address
+        self.addresses = addresses
 
     def _grow(self) -> None:
         more = self.capacity

@@ -1,0 +1,1 @@
+"""Costs of single parts, in CPU time."""

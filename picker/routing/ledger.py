@@ -1,0 +1,289 @@
+"""What was sent and not yet seen to end, per endpoint: requests, and uncached prompt tokens.
+
+Writes the fleet's columns ``own``, ``own_tokens``, ``untracked`` and ``own_at_page``. Every entry is
+released exactly once, however its stream ends, and never into a row that meanwhile has another tenant.
+"""
+
+from __future__ import annotations
+
+import heapq
+from enum import Enum
+from itertools import count
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from picker.routing.history import History
+
+if TYPE_CHECKING:
+    from picker.routing.decision import Visibility
+    from scorer.fleet import Fleet, Slot
+
+DEFAULT_SERVICE_TIME = 1.0
+"""Seconds a request whose end is out of sight is assumed to take while no end was ever seen."""
+_SERVICE_TIMES = (0.05, 60.0)
+"""Bounds of the learned one. The upper also bounds how many untracked entries can pile up."""
+_SERVICE_TIME_GAIN = 0.1
+
+DEFAULT_PREFILL_RATE = 8_000.0
+"""Prompt tokens per second an engine of ordinary size works off. Too fast costs little (tokens are
+forgotten early), two times too slow costs several times the waiting time, so guesses lean to fast."""
+_PREFILL_RATES = (500.0, 200_000.0)
+_PREFILL_GAIN_UP = 0.1
+_PREFILL_GAIN_DOWN = 0.03
+_TELLING_TOKENS = 256
+"""With fewer tokens ahead, the time to the first token is mostly overhead and tells no rate."""
+_MAX_DRAIN = 60.0
+"""Seconds of assumed prefill an endpoint can have before it; a bound on what a wrong rate can do."""
+
+
+class Stage(Enum):
+    """Where a request is in its life."""
+
+    RUNNING = 1
+    UNTRACKED = 2
+    OVER = 3
+
+
+class Entry:
+    """One request that was sent: routing's ticket. ``slots`` are its endpoints in order of preference."""
+
+    __slots__ = (
+        "ahead",
+        "drain_from",
+        "drain_until",
+        "slot",
+        "slots",
+        "stage",
+        "started",
+        "tokens",
+        "visibility",
+        "waiting",
+    )
+
+    def __init__(self, slots: tuple[Slot, ...], tokens: int, visibility: Visibility, started: float) -> None:
+        self.slots = slots
+        self.slot = slots[0]
+        """Where it is counted."""
+        self.tokens = tokens
+        self.visibility = visibility
+        self.started = started
+        self.stage = Stage.RUNNING
+        self.waiting = False
+        """Its tokens are counted until the first one of the answer is seen."""
+        self.ahead = 0.0
+        """Tokens at the endpoint when it was sent, its own among them."""
+        self.drain_from = self.drain_until = -np.inf
+        """Otherwise: between which times its tokens are assumed to be worked off."""
+
+    @property
+    def running(self) -> bool:
+        """Whether its end is awaited."""
+        return self.stage is Stage.RUNNING
+
+
+class Ledger:
+    """All entries of a pool. Times never go back."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._history = History(fleet)
+        self._version = -1
+        self._generations = np.full(fleet.capacity, -1, dtype=np.int64)
+        self._waiting = np.zeros(fleet.capacity)
+        """Tokens whose first answer will be seen."""
+        self._drained_at = np.full(fleet.capacity, -np.inf)
+        """When the other tokens will be worked off, if the rate is right."""
+        self._rates = np.full(fleet.capacity, DEFAULT_PREFILL_RATE)
+        self._draining = False
+        self._service_times: dict[Slot, float] = {}
+        self._service_time: float | None = None
+        """Of the whole pool, for endpoints at which no end was seen."""
+        self._untracked: dict[Slot, set[Entry]] = {}
+        self._expiries: list[tuple[float, int, Entry]] = []
+        self._order = count()
+        self.in_flight = 0
+        """Requests that were sent and whose end is awaited."""
+
+    def sync(self) -> None:
+        """Forget what belonged to endpoints that are gone, if the fleet changed since the last call."""
+        fleet = self._fleet
+        if self._version == fleet.version:
+            return
+        self._version = fleet.version
+        more = fleet.capacity - len(self._generations)
+        if more:
+            self._generations = np.concatenate([self._generations, np.full(more, -1)])
+            self._waiting = np.concatenate([self._waiting, np.zeros(more)])
+            self._drained_at = np.concatenate([self._drained_at, np.full(more, -np.inf)])
+            self._rates = np.concatenate([self._rates, np.full(more, DEFAULT_PREFILL_RATE)])
+        present = np.array([fleet.slot_at(row).generation for row in range(len(fleet.addresses))])
+        changed = (present != self._generations[: len(present)]).nonzero()[0]
+        self._generations[changed] = present[changed]
+        self._waiting[changed] = 0.0
+        self._drained_at[changed] = -np.inf
+        self._rates[changed] = DEFAULT_PREFILL_RATE
+        self._history.reset(changed)
+        self._service_times = {s: t for s, t in self._service_times.items() if fleet.holds(s)}
+        for slot in [s for s in self._untracked if not fleet.holds(s)]:
+            for entry in self._untracked.pop(slot):
+                entry.stage = Stage.OVER
+
+    def advance(self, now: float) -> None:
+        """Bring the columns up to ``now``: untracked entries whose time is over, tokens worked off."""
+        self.sync()
+        while self._expiries and self._expiries[0][0] <= now:
+            self._forget(heapq.heappop(self._expiries)[2])
+        if self._draining:
+            left = np.maximum(self._drained_at - now, 0.0)
+            self._draining = bool(left.any())
+            np.add(self._waiting, left * self._rates, out=self._fleet.own_tokens)
+
+    def next_expiry(self) -> float | None:
+        """When the next untracked entry is to be forgotten."""
+        while self._expiries and self._expiries[0][2].stage is Stage.OVER:
+            heapq.heappop(self._expiries)
+        return self._expiries[0][0] if self._expiries else None
+
+    def sent(self, slots: tuple[Slot, ...], tokens: int, visibility: Visibility, now: float) -> Entry:
+        """Count a request at the first of ``slots``, all of which are held."""
+        self.sync()
+        entry = Entry(slots, tokens, visibility, now)
+        self._history.before_change(now)
+        self._fleet.own[entry.slot.row] += 1.0
+        self.in_flight += 1
+        if tokens:
+            if visibility.first_token:
+                entry.waiting = True
+                self._waiting[entry.slot.row] += tokens
+            else:
+                self._drain(entry, now)
+            self._show_tokens(entry.slot.row, now)
+            entry.ahead = float(self._fleet.own_tokens[entry.slot.row])
+        return entry
+
+    def first_token(self, entry: Entry, now: float) -> None:
+        """The endpoint is through with the prompt."""
+        if entry.stage is not Stage.RUNNING or not entry.waiting:
+            return
+        self.sync()
+        if self._fleet.holds(entry.slot):
+            self._release_tokens(entry, now)
+            self._learn_rate(entry, now - entry.started, exact=True)
+
+    def withdraw(self, entry: Entry, now: float) -> None:
+        """As if it had not been sent. Ignored unless it runs."""
+        if entry.stage is Stage.RUNNING:
+            self._end(entry, now)
+
+    def ended(self, entry: Entry, now: float, *, served: Slot, telling: bool) -> None:
+        """The end was seen. ``telling``: it was a whole answer, so its duration says how long they take."""
+        if entry.stage is not Stage.RUNNING:
+            return
+        self._end(entry, now)
+        if telling and self._fleet.holds(served):
+            self._learn_service_time(served, now - entry.started)
+            if served == entry.slot and not entry.visibility.first_token:
+                self._learn_rate(entry, now - entry.started, exact=False)
+
+    def out_of_sight(self, entry: Entry, now: float, *, served: Slot) -> None:
+        """It goes on at ``served``, and nothing more will be heard of it."""
+        if entry.stage is not Stage.RUNNING:
+            return
+        tokens_left = entry.waiting or entry.drain_until > now
+        self._end(entry, now)
+        if not self._fleet.holds(served):
+            return
+        entry.slot = served
+        entry.stage = Stage.UNTRACKED
+        self._fleet.untracked[served.row] += 1.0
+        self._untracked.setdefault(served, set()).add(entry)
+        lifetime = self._service_times.get(served, self._service_time or DEFAULT_SERVICE_TIME)
+        heapq.heappush(self._expiries, (entry.started + lifetime, next(self._order), entry))
+        if tokens_left:
+            self._drain(entry, now)
+            self._show_tokens(served.row, now)
+
+    def page_read(self, slot: Slot, page_time: float) -> None:
+        """A page was read that speaks of ``page_time``; untracked requests sent before are in it."""
+        self.sync()
+        if not self._fleet.holds(slot):
+            return
+        self._fleet.own_at_page[slot.row] = self._history.at(slot.row, page_time)
+        for entry in [entry for entry in self._untracked.get(slot, ()) if entry.started < page_time]:
+            self._forget(entry)
+
+    def _end(self, entry: Entry, now: float) -> None:
+        self.sync()
+        entry.stage = Stage.OVER
+        self.in_flight -= 1
+        if self._fleet.holds(entry.slot):
+            self._history.before_change(now)
+            self._fleet.own[entry.slot.row] -= 1.0
+            self._release_tokens(entry, now)
+
+    def _forget(self, entry: Entry) -> None:
+        if entry.stage is not Stage.UNTRACKED:
+            return
+        entry.stage = Stage.OVER
+        entries = self._untracked[entry.slot]
+        entries.remove(entry)
+        if not entries:
+            del self._untracked[entry.slot]
+        self._fleet.untracked[entry.slot.row] -= 1.0
+
+    def _drain(self, entry: Entry, now: float) -> None:
+        """Line the entry's tokens up behind those that are assumed to be worked on."""
+        row = entry.slot.row
+        entry.drain_from = max(now, float(self._drained_at[row]))
+        until = entry.drain_from + entry.tokens / float(self._rates[row])
+        entry.drain_until = max(entry.drain_from, min(until, now + _MAX_DRAIN))
+        self._drained_at[row] = entry.drain_until
+        self._draining = True
+
+    def _release_tokens(self, entry: Entry, now: float) -> None:
+        """Take back what is left of the entry's tokens; its slot is held.
+
+        Of tokens that drain, it is the part of its own time that is still to come. The entries behind
+        keep theirs, so ends out of order release early rather than late.
+        """
+        row = entry.slot.row
+        if entry.waiting:
+            entry.waiting = False
+            self._waiting[row] -= entry.tokens
+        elif entry.drain_until > now:
+            self._drained_at[row] -= entry.drain_until - max(now, entry.drain_from)
+            entry.drain_until = -np.inf
+        else:
+            return
+        self._show_tokens(row, now)
+
+    def _show_tokens(self, row: int, now: float) -> None:
+        draining = max(0.0, float(self._drained_at[row]) - now) * float(self._rates[row])
+        self._fleet.own_tokens[row] = self._waiting[row] + draining
+
+    def _learn_service_time(self, slot: Slot, took: float) -> None:
+        low, high = _SERVICE_TIMES
+        took = min(max(took, low), high)
+        before = self._service_times.get(slot, took)
+        self._service_times[slot] = before + _SERVICE_TIME_GAIN * (took - before)
+        pool = took if self._service_time is None else self._service_time
+        self._service_time = pool + _SERVICE_TIME_GAIN * (took - pool)
+
+    def _learn_rate(self, entry: Entry, took: float, *, exact: bool) -> None:
+        """From the time it took to work off what was there when the entry was sent.
+
+        That time has other things in it (overhead, others' decoding; after an end all of the own
+        decoding), so a sample is a lower bound: it raises the rate readily, lowers it slowly, and a mere
+        end (not ``exact``) only raises it.
+        """
+        if entry.ahead < _TELLING_TOKENS or took <= 0.0:
+            return
+        row = entry.slot.row
+        low, high = _PREFILL_RATES
+        rate = float(self._rates[row])
+        sample = min(max(entry.ahead / took, low), high)
+        if sample > rate:
+            self._rates[row] = rate + _PREFILL_GAIN_UP * (sample - rate)
+        elif exact:
+            self._rates[row] = rate + _PREFILL_GAIN_DOWN * (sample - rate)

@@ -1,0 +1,52 @@
+"""The shapes that filters, scorers and choosers share.
+
+``rows`` are the candidates: row numbers of the fleet's columns, without repetition. Masks and scores
+are arrays in the order of ``rows``. None of these functions keeps state, and none loops over the
+endpoints in Python: at a thousand endpoints a loop costs more than all of them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scorer.fleet import Fleet
+
+if TYPE_CHECKING:
+    from random import Random
+
+Rows = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+Scores = NDArray[np.float64]
+
+
+class Request(Protocol):
+    """What choosing knows of a request."""
+
+    @property
+    def path(self) -> str:
+        """The path without its query; empty if there is none."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Estimated length of the prompt; 0 if unknown."""
+
+
+Filter = Callable[[Fleet, Rows, Request, float], Mask]
+"""``(fleet, rows, request, now)``: which candidates may stay."""
+
+Scorer = Callable[[Fleet, Rows, Request, float], Scores]
+"""``(fleet, rows, request, now)``: a number from 0 to 1 for each candidate, higher is better, never NaN."""
+
+
+class Chooser(Protocol):
+    """From total scores to an ordered few."""
+
+    def __call__(self, totals: Scores, count: int, rng: Random, prefer: int) -> list[int]:
+        """Positions in ``totals``, best first, at least one and at most ``count``.
+
+        ``totals`` is not empty. The candidate at position ``prefer`` (-1: none) wins ties.
+        """
