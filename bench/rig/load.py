@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT = 60.0
 MAX_IN_FLIGHT = 2_000
-_clock = time.perf_counter
-"""Not the loop's own clock: uvloop's has a resolution of 1 ms."""
-
 OVERLOADED = "the load generator is at its limit of requests in flight"
+
+# Not the loop's own clock: uvloop's has a resolution of 1 ms.
+_clock = time.perf_counter
 
 
 @dataclass(frozen=True, slots=True)

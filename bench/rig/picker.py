@@ -22,9 +22,10 @@ PREFIX = "PICKER_"
 
 
 class Picker:
-    """An async context manager around one picker, plaintext and on the loopback address by default.
+    """An async context manager around one picker.
 
-    ``env`` are its environment variables; the ``PICKER_`` ones of this process are not handed on.
+    By default it is plaintext, on the loopback address, and ends without a drain delay. ``env`` are its
+    environment variables; the ``PICKER_`` ones of this process are not handed on.
     """
 
     def __init__(
@@ -35,14 +36,15 @@ class Picker:
         ready_timeout: float = 30.0,
         grace: float = 10.0,
     ) -> None:
-        grpc, health, metrics, admin = (str(port) for port in free_ports(4))
+        grpc, health, metrics = (str(port) for port in free_ports(3))
         self._env = {
             "PICKER_BIND": LOOPBACK,
             "PICKER_GRPC_PORT": grpc,
             "PICKER_HEALTH_PORT": health,
             "PICKER_METRICS_PORT": metrics,
-            "PICKER_ADMIN_PORT": admin,
             "PICKER_SECURE_SERVING": "false",
+            "PICKER_DRAIN_DELAY": "0s",
+            "PICKER_DRAIN_TIMEOUT": "5s",
             **env,
         }
         self._directory = directory
