@@ -233,7 +233,7 @@ class Scraper:
             target.dialect = dialect
             target.freshness = Freshness(dialect.max_lag)
             self._start_probing(target)
-        elif target.told:
+        if target.told:
             log.info("metrics of %s: there again", target.endpoint.address)
         if target.engine and reading.engine and target.engine != reading.engine:
             log.info("metrics of %s: the server was restarted", target.endpoint.address)

@@ -1,0 +1,491 @@
+"""The scrape loop against servers that answer well, badly and not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import gzip
+import logging
+import math
+import random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from picker.endpoints.endpoint import Endpoint
+from picker.metrics.dialects import DIALECTS
+from picker.metrics.dialects.ray_serve import RAY_SERVE
+from picker.metrics.fetch import FetchError, Outcome
+from picker.metrics.scraper import ScrapeOptions, Scraper
+from scorer.fleet import Fleet, Slot
+from tests.metrics.rig import PATIENCE, VLLM_PAGE, Rig, http, running_rig
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+VLLM = ScrapeOptions(dialect="vllm", interval=0.02, deadline=0.5, max_page=1024 * 1024)
+RAY_PAGE = (
+    b'ray_serve_event_loop_scheduling_latency_ms_count{actor_id="p",component="proxy"} 5\n'
+    b'ray_serve_num_ongoing_requests_at_replicas{actor_id="p"} 4\n'
+    b'ray_serve_deployment_queued_queries{actor_id="p"} 3\n'
+    b"ray_serve_replica_processing_queries 2\n"
+)
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    async with running_rig(VLLM) as rig:
+        yield rig
+
+
+@pytest.fixture
+async def ray_rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    """Ray's dialect, but without its second between two pages."""
+    fast = dataclasses.replace(RAY_SERVE, interval=0.02, min_interval=0.0)
+    monkeypatch.setitem(DIALECTS, "ray_serve", fast)
+    async with running_rig(ScrapeOptions(dialect="ray_serve", deadline=0.5)) as rig:
+        yield rig
+
+
+def columns(fleet: Fleet, slot: Slot) -> list[float]:
+    names = (
+        "scraped_load",
+        "queue",
+        "running",
+        "kv_usage",
+        "local_running",
+        "fetched_at",
+        "draining",
+        "reachable",
+    )
+    return [float(getattr(fleet, name)[slot.row]) for name in names]
+
+
+UNTOUCHED = [math.nan, math.nan, math.nan, math.nan, math.nan, -math.inf, 0.0, 1.0]
+
+
+# Good pages
+
+
+async def test_a_page_fills_the_columns_of_its_endpoint(rig: Rig) -> None:
+    slot = rig.watch(await rig.server(metrics=http(VLLM_PAGE)))
+    await rig.until(lambda: len(rig.pages) >= 2)
+    paged, page_time, now = rig.pages[-1]
+    assert paged == slot
+    assert page_time <= now
+    assert columns(rig.fleet, slot)[:4] == [5, 2, 3, 0.5]
+    assert math.isnan(rig.fleet.local_running[slot.row])
+    assert rig.fleet.fetched_at[slot.row] == now
+    assert set(rig.outcomes) == {"ok"}
+
+
+async def test_connections_are_kept(rig: Rig) -> None:
+    server = await rig.server(metrics=http(VLLM_PAGE))
+    rig.watch(server)
+    await rig.until(lambda: len(rig.pages) >= 5)
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        http(gzip.compress(VLLM_PAGE), "200 OK", "Content-Encoding: gzip"),
+        http(VLLM_PAGE.replace(b"\n", b"\r\n")),
+        http(b"\xff\xfe{\x00\n" + VLLM_PAGE + b"vllm:num_requests_running{"),
+        http(VLLM_PAGE, "200 OK", "Set-Cookie: a=b", "Content-Type: application/octet-stream"),
+    ],
+    ids=["gzip", "CRLF", "not UTF-8", "odd headers"],
+)
+async def test_pages_that_are_read_all_the_same(rig: Rig, answer: bytes) -> None:
+    slot = rig.watch(await rig.server(metrics=answer))
+    await rig.until(lambda: len(rig.pages) >= 1)
+    assert rig.load(slot) == 5
+
+
+async def test_a_page_from_a_server_that_says_its_end_by_closing(rig: Rig) -> None:
+    async def http_1_0(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + VLLM_PAGE)
+
+    slot = rig.watch(await rig.server(metrics=http_1_0))
+    await rig.until(lambda: len(rig.pages) >= 2)
+    assert rig.load(slot) == 5
+
+
+async def test_the_dialect_is_told_from_the_page() -> None:
+    async with running_rig(ScrapeOptions()) as rig:
+        vllm = rig.watch(await rig.server(metrics=http(VLLM_PAGE)))
+        ray = rig.watch(await rig.server(metrics=http(RAY_PAGE)))
+        await rig.until(lambda: len({slot for slot, _, _ in rig.pages}) == 2)
+        assert rig.load(vllm) == 5
+        assert rig.load(ray) == 7
+        assert rig.fleet.local_running[ray.row] == 2
+
+
+async def test_metrics_may_be_elsewhere_than_traffic() -> None:
+    async with running_rig(ScrapeOptions(dialect="vllm", path="/stats?x=1")) as rig:
+        metrics, traffic = await rig.server(), await rig.server()
+        metrics.answers["/stats?x=1"] = http(VLLM_PAGE)
+        slot = rig.watch(metrics, traffic=traffic)
+        await rig.until(lambda: len(rig.pages) >= 1)
+        assert rig.load(slot) == 5
+        assert traffic.requests == []
+
+
+# Bad pages
+
+
+async def hang(_writer: asyncio.StreamWriter) -> None:
+    await asyncio.Event().wait()
+
+
+async def endless(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+    while True:
+        writer.write(VLLM_PAGE * 100)
+        await writer.drain()
+
+
+async def endless_headers(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        writer.write(b"X-More: and more\r\n" * 100)
+        await writer.drain()
+
+
+async def drip(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + VLLM_PAGE)
+    await writer.drain()
+    await asyncio.Event().wait()
+
+
+async def close_early(_writer: asyncio.StreamWriter) -> None:
+    return
+
+
+async def cut_off(writer: asyncio.StreamWriter) -> None:
+    writer.write(http(VLLM_PAGE)[:-20])
+
+
+BOMB = gzip.compress(bytes(16 * 1024 * 1024))
+BAD_PAGES: dict[str, tuple[bytes | Callable[[asyncio.StreamWriter], Awaitable[None]], set[str]]] = {
+    "404": (http(VLLM_PAGE, "404 Not Found"), {"status"}),
+    "500": (http(VLLM_PAGE, "500 Internal Server Error"), {"status"}),
+    "204": (b"HTTP/1.1 204 No Content\r\n\r\n", {"status"}),
+    "redirect": (http(b"", "302 Found", "Location: /elsewhere"), {"status"}),
+    "hangs": (hang, {"timeout"}),
+    "slow": (drip, {"timeout"}),
+    "endless": (endless, {"too_large"}),
+    "huge": (http(VLLM_PAGE * 20_000), {"too_large"}),
+    "endless headers": (endless_headers, {"broken"}),
+    "gzip bomb": (http(BOMB, "200 OK", "Content-Encoding: gzip"), {"too_large"}),
+    "gzip cut off": (http(gzip.compress(VLLM_PAGE)[:-9], "200 OK", "Content-Encoding: gzip"), {"broken"}),
+    "gzip that is none": (http(VLLM_PAGE, "200 OK", "Content-Encoding: gzip"), {"broken"}),
+    "other encoding": (http(VLLM_PAGE, "200 OK", "Content-Encoding: br"), {"broken"}),
+    "cut off": (cut_off, {"broken"}),
+    "closes early": (close_early, {"broken"}),
+    "not HTTP": (b"SSH-2.0-OpenSSH_9.6\r\n", {"broken"}),
+    "HTML": (http(b"<html>vllm:num_requests_running 3</html>"), {"format"}),
+    "empty": (http(b""), {"format"}),
+    "another dialect": (http(RAY_PAGE), {"format"}),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_PAGES)
+async def test_a_bad_page_touches_nothing(rig: Rig, kind: str) -> None:
+    answer, expected = BAD_PAGES[kind]
+    bad_server = await rig.server(metrics=answer, elsewhere=http(VLLM_PAGE))
+    bad = rig.watch(bad_server)
+    await rig.until(lambda: len(rig.outcomes) >= 1)
+    assert set(rig.outcomes) == expected
+    good = rig.watch(await rig.server(metrics=http(VLLM_PAGE)))
+    await rig.until(lambda: len(rig.pages) >= 2)
+    assert {slot for slot, _, _ in rig.pages} == {good}
+    np.testing.assert_equal(columns(rig.fleet, bad), UNTOUCHED)
+    assert rig.load(good) == 5
+    assert "/elsewhere" not in bad_server.requests
+
+
+async def test_numbers_stay_and_age_when_pages_fail(rig: Rig) -> None:
+    server = await rig.server(metrics=http(VLLM_PAGE))
+    slot = rig.watch(server)
+    await rig.until(lambda: len(rig.pages) >= 1)
+    server.answers["/metrics"] = http(b"", "500 Internal Server Error")
+    await rig.until(lambda: rig.outcomes.count("status") >= 2)
+    assert rig.load(slot) == 5
+    assert rig.fleet.fetched_at[slot.row] == rig.pages[-1][2]
+
+
+async def test_the_log_says_once_that_pages_are_missing_and_once_that_they_are_back(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    server = await rig.server(metrics=http(b"", "404 Not Found"))
+    rig.watch(server)
+    await rig.until(lambda: rig.outcomes.count("status") >= 3)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert server.address in caplog.text
+    assert "status 404" in caplog.text
+    server.answers["/metrics"] = http(VLLM_PAGE)
+    await rig.until(lambda: len(rig.pages) >= 3)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert "there again" in caplog.text
+
+
+async def test_an_error_of_our_own_does_not_end_the_scraping(caplog: pytest.LogCaptureFixture) -> None:
+    fleet, done = Fleet(), asyncio.Event()
+    good = fleet.add("127.0.0.1:2")
+
+    def on_page(slot: Slot, _page_time: float, _now: float) -> None:
+        if slot != good:
+            raise RuntimeError("a bug")
+        done.set()
+
+    async with running_rig(VLLM) as rig:
+        server = await rig.server(metrics=http(VLLM_PAGE))
+        scraper = Scraper(
+            fleet, VLLM, on_page=on_page, random=random.Random(1), clock=asyncio.get_running_loop().time
+        )
+        scraper.watch(fleet.add("127.0.0.1:1"), Endpoint("127.0.0.1:1", server.address))
+        run = asyncio.create_task(scraper.run())
+        await scraper.first_attempts(PATIENCE)
+        scraper.watch(good, Endpoint("127.0.0.1:2", server.address))
+        async with asyncio.timeout(PATIENCE):
+            await done.wait()
+        assert not run.done()
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+    assert "internal error" in caplog.text
+    assert "a bug" in caplog.text
+
+
+@pytest.mark.parametrize("address", ["", "no port", "host:port:more", "[::1", "127.0.0.1:99999", "x\r\n:1"])
+async def test_an_impossible_metrics_address_is_one_more_failure(rig: Rig, address: str) -> None:
+    slot = rig.fleet.add("127.0.0.1:1")
+    rig.scraper.watch(slot, Endpoint("127.0.0.1:1", address))
+    await rig.until(lambda: len(rig.outcomes) >= 1)
+    assert rig.outcomes[0] in {"broken", "unreachable"}
+    np.testing.assert_equal(columns(rig.fleet, slot), UNTOUCHED)
+
+
+# Coming and going
+
+
+async def test_a_page_that_arrives_late_does_not_hit_the_slots_next_tenant(rig: Rig) -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def late(writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await answer.wait()
+        writer.write(http(VLLM_PAGE))
+
+    old = rig.watch(await rig.server(metrics=late))
+    async with asyncio.timeout(PATIENCE):
+        await asked.wait()
+    rig.fleet.remove(old)
+    new = rig.fleet.add("127.0.0.1:1")
+    assert new.row == old.row
+    answer.set()
+    await rig.until(lambda: "ok" in rig.outcomes)
+    assert rig.pages == []
+    np.testing.assert_equal(columns(rig.fleet, new), UNTOUCHED)
+
+
+async def test_a_forgotten_endpoint_is_asked_no_more(rig: Rig) -> None:
+    server, other = await rig.server(metrics=http(VLLM_PAGE)), await rig.server(metrics=http(VLLM_PAGE))
+    slot = rig.watch(server)
+    await rig.until(lambda: len(rig.pages) >= 1)
+    rig.scraper.forget(slot)
+    rig.scraper.forget(slot)
+    asked = len(server.requests)
+    rig.watch(other)
+    await rig.until(lambda: len(other.requests) >= 5)
+    assert len(server.requests) <= asked + 1  # one may have been under way
+
+
+async def test_a_slot_watched_again_is_asked_at_its_new_address(rig: Rig) -> None:
+    old, new = await rig.server(metrics=http(VLLM_PAGE)), await rig.server(metrics=http(VLLM_PAGE))
+    slot = rig.watch(old)
+    await rig.until(lambda: len(rig.pages) >= 1)
+    rig.scraper.watch(slot, Endpoint(old.address, new.address))
+    asked = len(old.requests)
+    await rig.until(lambda: len(new.requests) >= 3)
+    assert len(old.requests) <= asked + 1
+
+
+async def test_many_endpoints_are_asked_a_bounded_number_at_a_time() -> None:
+    async with running_rig(dataclasses.replace(VLLM, concurrency=4, interval=5.0)) as rig:
+        server = await rig.server(metrics=http(VLLM_PAGE))
+        for number in range(100):
+            address = f"127.0.0.2:{1000 + number}"
+            rig.scraper.watch(rig.fleet.add(address), Endpoint(address, server.address))
+        await rig.scraper.first_attempts(PATIENCE)
+        assert len(rig.pages) == 100
+        assert server.most_open <= 4
+        assert server.connections <= 4
+
+
+async def test_first_attempts_end_with_the_last_one_or_in_time() -> None:
+    async with running_rig(dataclasses.replace(VLLM, deadline=PATIENCE)) as rig:
+        await rig.scraper.first_attempts(PATIENCE)
+        rig.watch(await rig.server(metrics=http(b"", "404 Not Found")))
+        await rig.scraper.first_attempts(PATIENCE)
+        assert rig.outcomes == ["status"]
+        slot = rig.watch(await rig.server(metrics=hang))
+        await rig.scraper.first_attempts(0.01)
+        rig.scraper.forget(slot)
+        await rig.scraper.first_attempts(PATIENCE)
+
+
+# When to ask again
+
+
+def scraper_at_rest(options: ScrapeOptions) -> tuple[Scraper, Slot]:
+    fleet = Fleet()
+    scraper = Scraper(
+        fleet, options, on_page=lambda _slot, _time, _now: None, random=random.Random(3), clock=lambda: 0.0
+    )
+    slot = fleet.add("127.0.0.1:1")
+    scraper.watch(slot, Endpoint("127.0.0.1:1", "127.0.0.1:2"))
+    return scraper, slot
+
+
+async def test_failures_are_asked_again_ever_later_up_to_ten_intervals() -> None:
+    scraper, slot = scraper_at_rest(ScrapeOptions(dialect="vllm", interval=0.2))
+    target = scraper._targets[slot]
+    delays = [scraper._page_failed(target, FetchError(Outcome.TIMEOUT, "")) for _ in range(30)]
+    expected = [0.4, 0.8, 1.6] + [2.0] * 27
+    assert all(least <= delay <= 1.1 * least for delay, least in zip(delays, expected, strict=True))
+    assert len(set(delays)) == len(delays)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.STATUS, Outcome.FORMAT])
+async def test_who_never_had_a_page_is_asked_seldom(outcome: Outcome) -> None:
+    scraper, slot = scraper_at_rest(ScrapeOptions())
+    assert scraper._page_failed(scraper._targets[slot], FetchError(outcome, "")) >= 10.0
+
+
+async def test_a_ray_page_is_fetched_at_most_once_a_second() -> None:
+    scraper, slot = scraper_at_rest(ScrapeOptions(interval=0.1))
+    target = scraper._targets[slot]
+    delays = [scraper._page_arrived(target, RAY_SERVE, RAY_SERVE.read(RAY_PAGE), 0.0) for _ in range(50)]
+    assert all(1.0 <= delay <= 2.0 for delay in delays)
+
+
+async def test_endpoints_watched_together_are_spread_over_the_interval() -> None:
+    scraper, _ = scraper_at_rest(ScrapeOptions())
+    seconds = []
+    for number in range(200):
+        slot = scraper._fleet.add(f"127.0.0.2:{number}")
+        scraper.watch(slot, Endpoint(f"127.0.0.2:{number}", "127.0.0.1:2"))
+        target = scraper._targets[slot]
+        seconds.append(scraper._page_arrived(target, RAY_SERVE, RAY_SERVE.read(RAY_PAGE), 0.0))
+    quarters = np.histogram(seconds, bins=4, range=(1.0, 2.0))[0]
+    assert quarters.sum() == 200
+    assert quarters.min() > 25
+
+
+def test_an_unknown_dialect_is_an_error_that_names_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"unknown metrics dialect 'tgi'; use one of auto, ray_serve, vllm"):
+        scraper_at_rest(ScrapeOptions(dialect="tgi"))
+
+
+# Probes of a Ray proxy
+
+
+def ray_proxy(routes: bytes, health: bytes | None = None) -> dict[str, bytes]:
+    return {"metrics": http(RAY_PAGE), "-/routes": routes, "-/healthz": health or http(b"success")}
+
+
+DRAINED = http(b"This node is being drained.", "503 Service Unavailable")
+
+
+async def test_routes_of_a_proxy(ray_rig: Rig) -> None:
+    fleet = ray_rig.fleet
+    server = await ray_rig.server(**ray_proxy(http(b'{"/b": "app", "/": "default"}')))
+    slot = ray_rig.watch(server)
+    await ray_rig.until(lambda: int(fleet.route_set[slot.row]) >= 0)
+    assert fleet.route_sets[fleet.route_set[slot.row]] == ("/", "/b")
+    assert "/-/healthz" not in server.requests
+    server.answers["/-/routes"] = http(b"No replicas are available yet.", "503 Service Unavailable")
+    await ray_rig.until(lambda: fleet.route_sets[fleet.route_set[slot.row]] == ())
+    assert not fleet.draining[slot.row]
+
+
+async def test_a_proxy_that_is_drained_and_drained_no_more(ray_rig: Rig) -> None:
+    fleet = ray_rig.fleet
+    server = await ray_rig.server(**ray_proxy(http(b'{"/": "default"}')))
+    slot = ray_rig.watch(server)
+    await ray_rig.until(lambda: int(fleet.route_set[slot.row]) >= 0)
+    server.answers["/-/routes"] = server.answers["/-/healthz"] = DRAINED
+    await ray_rig.until(lambda: bool(fleet.draining[slot.row]))
+    assert fleet.route_sets[fleet.route_set[slot.row]] == ("/",)
+    assert fleet.reachable[slot.row]
+    server.answers["/-/routes"] = http(b'{"/": "default"}')
+    await ray_rig.until(lambda: not fleet.draining[slot.row])
+
+
+async def test_health_is_asked_where_routes_say_nothing(ray_rig: Rig) -> None:
+    server = await ray_rig.server(**ray_proxy(http(b"", "404 Not Found"), DRAINED))
+    slot = ray_rig.watch(server)
+    await ray_rig.until(lambda: bool(ray_rig.fleet.draining[slot.row]))
+    assert ray_rig.fleet.route_set[slot.row] == -1
+
+
+async def test_a_proxy_is_probed_though_its_metrics_cannot_be_had(ray_rig: Rig) -> None:
+    metrics = await ray_rig.server()
+    traffic = await ray_rig.server(**ray_proxy(DRAINED))
+    slot = ray_rig.watch(metrics, traffic=traffic)
+    await ray_rig.until(lambda: bool(ray_rig.fleet.draining[slot.row]))
+    assert math.isnan(ray_rig.load(slot))
+
+
+async def test_a_proxy_that_died_is_unreachable_until_it_answers_again(ray_rig: Rig) -> None:
+    fleet = ray_rig.fleet
+    metrics = await ray_rig.server(metrics=http(RAY_PAGE))
+    traffic = await ray_rig.server(**ray_proxy(http(b"{}")))
+    slot = ray_rig.watch(metrics, traffic=traffic)
+    await ray_rig.until(lambda: len(traffic.requests) >= 2)
+    await traffic.stop()
+    await ray_rig.until(lambda: not fleet.reachable[slot.row])
+    await traffic.start()
+    await ray_rig.until(lambda: bool(fleet.reachable[slot.row]))
+
+
+async def test_a_probe_that_fails_now_and_then_is_forgiven(ray_rig: Rig) -> None:
+    fleet = ray_rig.fleet
+    server = await ray_rig.server(**ray_proxy(http(b"{}")))
+    answers = iter([True, False] * 5)
+    seen: list[bool] = []
+
+    async def moody(writer: asyncio.StreamWriter) -> None:
+        seen.append(bool(fleet.reachable[slot.row]))
+        if next(answers, True):
+            writer.write(http(b"{}"))
+
+    server.answers["/-/routes"] = moody
+    slot = ray_rig.watch(server)
+    await ray_rig.until(lambda: len(seen) >= 10)
+    assert all(seen)
+
+
+async def test_a_server_whose_page_is_on_the_traffic_port_is_unreachable_when_that_is_closed(
+    rig: Rig,
+) -> None:
+    server = await rig.server(metrics=http(VLLM_PAGE))
+    slot = rig.watch(server)
+    await rig.until(lambda: len(rig.pages) >= 1)
+    await server.stop()
+    await rig.until(lambda: not rig.fleet.reachable[slot.row])
+    assert rig.load(slot) == 5
+    await server.start()
+    await rig.until(lambda: bool(rig.fleet.reachable[slot.row]))
+
+
+async def test_a_closed_metrics_port_says_nothing_of_another_traffic_port(rig: Rig) -> None:
+    metrics, traffic = await rig.server(), await rig.server()
+    await metrics.stop()
+    slot = rig.watch(metrics, traffic=traffic)
+    await rig.until(lambda: len(rig.outcomes) >= 4)
+    assert set(rig.outcomes) == {"unreachable"}
+    np.testing.assert_equal(columns(rig.fleet, slot), UNTOUCHED)
