@@ -121,9 +121,7 @@ class GrpcioTransport:
                 while self._calls:
                     await self._idle.wait()
         except TimeoutError:
-            _log.warning("reset %d streams that were open at the end of the drain time", len(self._calls))
-            for call in tuple(self._calls):
-                call.reset(grpc.StatusCode.UNAVAILABLE, "the picker is stopping")
+            self._reset_all()
         await self._server.stop(_LINGER)
         await self._closing
 
@@ -131,6 +129,13 @@ class GrpcioTransport:
     def streams_open(self) -> int:
         """Streams whose handler was not told of their end yet."""
         return len(self._calls)
+
+    def _reset_all(self) -> None:
+        calls = tuple(self._calls)
+        if calls:
+            _log.warning("reset %d streams that were still open at the end of the drain time", len(calls))
+        for call in calls:
+            call.reset(grpc.StatusCode.UNAVAILABLE, "the picker is stopping")
 
     async def _process(self, _messages: object, context: grpc.aio.ServicerContext) -> None:
         call = _Call(context)

@@ -1,0 +1,126 @@
+"""The health service: what each name says in each state, on both ports."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import grpc.aio  # type: ignore[import-untyped]  # grpcio ships no types
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # nor does this
+
+from picker.serving.contract import ServingError
+from picker.serving.health import Health, HealthServer
+from picker.serving.listening import Address
+from tests.serving.harness import CLIENT_OPTIONS, PATIENCE, serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.serving.harness import Served
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+
+READINESS = ["", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "inference-extension"]
+
+
+@asynccontextmanager
+async def showing(port_of: str) -> AsyncIterator[tuple[Health, Any]]:
+    """A health state and a client of it, by the ext_proc port or by the health port."""
+    if port_of == "ext_proc":
+        async with serving() as served:
+            yield served.health, health_pb2_grpc.HealthStub(served.channel)
+        return
+    health = Health()
+    server = HealthServer(health, Address("127.0.0.1", 0, "PICKER_HEALTH_PORT"))
+    port = await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CLIENT_OPTIONS) as channel:
+        yield health, health_pb2_grpc.HealthStub(channel)
+    async with asyncio.timeout(PATIENCE):
+        await server.stop()
+
+
+async def check(stub: Any, name: str) -> int:
+    request = health_pb2.HealthCheckRequest(service=name)
+    answer: int = (await stub.Check(request, timeout=PATIENCE)).status
+    return answer
+
+
+@pytest.mark.parametrize("port_of", ["ext_proc", "health"])
+async def test_every_name_through_a_life(port_of: str) -> None:
+    async with showing(port_of) as (health, stub):
+        for ready, draining, expected in [
+            (False, False, NOT_SERVING),
+            (True, False, SERVING),
+            (False, False, NOT_SERVING),
+            (True, False, SERVING),
+            (True, True, NOT_SERVING),
+        ]:
+            health.set_ready(ready)
+            if draining:
+                health.drain()
+            assert [await check(stub, name) for name in READINESS] == [expected] * len(READINESS)
+            assert await check(stub, "liveness") == SERVING
+            listed = (await stub.List(health_pb2.HealthListRequest(), timeout=PATIENCE)).statuses
+            assert {name: listed[name].status for name in listed} == {
+                **dict.fromkeys(READINESS, expected),
+                "liveness": SERVING,
+            }
+
+
+@pytest.mark.parametrize("port_of", ["ext_proc", "health"])
+async def test_unknown_names(port_of: str) -> None:
+    async with showing(port_of) as (_, stub):
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await check(stub, "other")
+        assert raised.value.code() == grpc.StatusCode.NOT_FOUND
+        watch = stub.Watch(health_pb2.HealthCheckRequest(service="other"), timeout=PATIENCE)
+        assert (await watch.read()).status == SERVICE_UNKNOWN
+        watch.cancel()
+
+
+@pytest.mark.parametrize("port_of", ["ext_proc", "health"])
+async def test_watch_tells_changes(port_of: str) -> None:
+    async with showing(port_of) as (health, stub):
+        watch = stub.Watch(health_pb2.HealthCheckRequest(service=""), timeout=PATIENCE)
+        assert (await watch.read()).status == NOT_SERVING
+        health.set_ready(True)
+        assert (await watch.read()).status == SERVING
+        health.set_ready(True)  # no change, so no message
+        health.drain()
+        assert (await watch.read()).status == NOT_SERVING
+        health.set_ready(True)  # draining is for good
+        assert not health.serving
+        watch.cancel()
+
+
+async def test_a_watch_does_not_keep_the_server_from_stopping(served: Served) -> None:
+    stub = health_pb2_grpc.HealthStub(served.channel)
+    watch = stub.Watch(health_pb2.HealthCheckRequest(service="readiness"), timeout=PATIENCE)
+    assert (await watch.read()).status == NOT_SERVING
+    async with asyncio.timeout(PATIENCE):
+        await served.transport.stop(60)
+    assert await watch.code() == grpc.StatusCode.UNAVAILABLE
+
+
+async def test_watchers_that_leave_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with showing("health") as (health, stub):
+        for n in range(20):
+            watch = stub.Watch(health_pb2.HealthCheckRequest(service=""), timeout=PATIENCE)
+            await watch.read()
+            health.set_ready(n % 2 == 0)
+            watch.cancel()
+            health.set_ready(n % 2 == 1)
+        assert await check(stub, "liveness") == SERVING
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_a_taken_port_names_the_setting(served: Served) -> None:
+    server = HealthServer(Health(), Address("127.0.0.1", served.port, "PICKER_HEALTH_PORT"))
+    with pytest.raises(ServingError, match="PICKER_HEALTH_PORT"):
+        await server.start()
+    await server.stop()
