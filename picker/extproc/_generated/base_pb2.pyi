@@ -18,14 +18,14 @@ class Metadata(_message.Message):
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: _struct_pb2.Struct
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_struct_pb2.Struct, _Mapping[str, object]]] = ...) -> None: ...
     class TypedFilterMetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: _any_pb2.Any
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_any_pb2.Any, _Mapping]] = ...) -> None: ...
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_any_pb2.Any, _Mapping[str, object]]] = ...) -> None: ...
     FILTER_METADATA_FIELD_NUMBER: _ClassVar[int]
     TYPED_FILTER_METADATA_FIELD_NUMBER: _ClassVar[int]
     filter_metadata: _containers.MessageMap[str, _struct_pb2.Struct]
@@ -62,10 +62,10 @@ class HeaderValueOption(_message.Message):
     append: _wrappers_pb2.BoolValue
     append_action: HeaderValueOption.HeaderAppendAction
     keep_empty_value: bool
-    def __init__(self, header: _Optional[_Union[HeaderValue, _Mapping]] = ..., append: _Optional[_Union[_wrappers_pb2.BoolValue, _Mapping]] = ..., append_action: _Optional[_Union[HeaderValueOption.HeaderAppendAction, str]] = ..., keep_empty_value: _Optional[bool] = ...) -> None: ...
+    def __init__(self, header: _Optional[_Union[HeaderValue, _Mapping[str, object]]] = ..., append: _Optional[_Union[_wrappers_pb2.BoolValue, _Mapping[str, object]]] = ..., append_action: _Optional[_Union[HeaderValueOption.HeaderAppendAction, str]] = ..., keep_empty_value: _Optional[bool] = ...) -> None: ...
 
 class HeaderMap(_message.Message):
     __slots__ = ("headers",)
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     headers: _containers.RepeatedCompositeFieldContainer[HeaderValue]
-    def __init__(self, headers: _Optional[_Iterable[_Union[HeaderValue, _Mapping]]] = ...) -> None: ...
+    def __init__(self, headers: _Optional[_Iterable[_Union[HeaderValue, _Mapping[str, object]]]] = ...) -> None: ...

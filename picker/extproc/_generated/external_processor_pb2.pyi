@@ -51,7 +51,7 @@ class ProcessingRequest(_message.Message):
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: _struct_pb2.Struct
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_struct_pb2.Struct, _Mapping[str, object]]] = ...) -> None: ...
     REQUEST_HEADERS_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_HEADERS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_BODY_FIELD_NUMBER: _ClassVar[int]
@@ -76,7 +76,7 @@ class ProcessingRequest(_message.Message):
     protocol_config: ProtocolConfiguration
     flow_control_init: ProcessingRequest.FlowControlInit
     client_window_update: ProcessingRequest.ClientWindowUpdate
-    def __init__(self, request_headers: _Optional[_Union[HttpHeaders, _Mapping]] = ..., response_headers: _Optional[_Union[HttpHeaders, _Mapping]] = ..., request_body: _Optional[_Union[HttpBody, _Mapping]] = ..., response_body: _Optional[_Union[HttpBody, _Mapping]] = ..., request_trailers: _Optional[_Union[HttpTrailers, _Mapping]] = ..., response_trailers: _Optional[_Union[HttpTrailers, _Mapping]] = ..., metadata_context: _Optional[_Union[_base_pb2.Metadata, _Mapping]] = ..., attributes: _Optional[_Mapping[str, _struct_pb2.Struct]] = ..., observability_mode: _Optional[bool] = ..., protocol_config: _Optional[_Union[ProtocolConfiguration, _Mapping]] = ..., flow_control_init: _Optional[_Union[ProcessingRequest.FlowControlInit, _Mapping]] = ..., client_window_update: _Optional[_Union[ProcessingRequest.ClientWindowUpdate, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_headers: _Optional[_Union[HttpHeaders, _Mapping[str, object]]] = ..., response_headers: _Optional[_Union[HttpHeaders, _Mapping[str, object]]] = ..., request_body: _Optional[_Union[HttpBody, _Mapping[str, object]]] = ..., response_body: _Optional[_Union[HttpBody, _Mapping[str, object]]] = ..., request_trailers: _Optional[_Union[HttpTrailers, _Mapping[str, object]]] = ..., response_trailers: _Optional[_Union[HttpTrailers, _Mapping[str, object]]] = ..., metadata_context: _Optional[_Union[_base_pb2.Metadata, _Mapping[str, object]]] = ..., attributes: _Optional[_Mapping[str, _struct_pb2.Struct]] = ..., observability_mode: _Optional[bool] = ..., protocol_config: _Optional[_Union[ProtocolConfiguration, _Mapping[str, object]]] = ..., flow_control_init: _Optional[_Union[ProcessingRequest.FlowControlInit, _Mapping[str, object]]] = ..., client_window_update: _Optional[_Union[ProcessingRequest.ClientWindowUpdate, _Mapping[str, object]]] = ...) -> None: ...
 
 class ProcessingResponse(_message.Message):
     __slots__ = ("request_headers", "response_headers", "request_body", "response_body", "request_trailers", "response_trailers", "immediate_response", "streamed_immediate_response", "dynamic_metadata", "typed_dynamic_metadata", "mode_override", "request_drain", "request_drain_requests", "request_drain_responses", "override_message_timeout", "server_window_update")
@@ -93,7 +93,7 @@ class ProcessingResponse(_message.Message):
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: _any_pb2.Any
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_any_pb2.Any, _Mapping]] = ...) -> None: ...
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_any_pb2.Any, _Mapping[str, object]]] = ...) -> None: ...
     REQUEST_HEADERS_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_HEADERS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_BODY_FIELD_NUMBER: _ClassVar[int]
@@ -126,7 +126,7 @@ class ProcessingResponse(_message.Message):
     request_drain_responses: bool
     override_message_timeout: _duration_pb2.Duration
     server_window_update: ProcessingResponse.ServerWindowUpdate
-    def __init__(self, request_headers: _Optional[_Union[HeadersResponse, _Mapping]] = ..., response_headers: _Optional[_Union[HeadersResponse, _Mapping]] = ..., request_body: _Optional[_Union[BodyResponse, _Mapping]] = ..., response_body: _Optional[_Union[BodyResponse, _Mapping]] = ..., request_trailers: _Optional[_Union[TrailersResponse, _Mapping]] = ..., response_trailers: _Optional[_Union[TrailersResponse, _Mapping]] = ..., immediate_response: _Optional[_Union[ImmediateResponse, _Mapping]] = ..., streamed_immediate_response: _Optional[_Union[StreamedImmediateResponse, _Mapping]] = ..., dynamic_metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., typed_dynamic_metadata: _Optional[_Mapping[str, _any_pb2.Any]] = ..., mode_override: _Optional[_Union[_processing_mode_pb2.ProcessingMode, _Mapping]] = ..., request_drain: _Optional[bool] = ..., request_drain_requests: _Optional[bool] = ..., request_drain_responses: _Optional[bool] = ..., override_message_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., server_window_update: _Optional[_Union[ProcessingResponse.ServerWindowUpdate, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_headers: _Optional[_Union[HeadersResponse, _Mapping[str, object]]] = ..., response_headers: _Optional[_Union[HeadersResponse, _Mapping[str, object]]] = ..., request_body: _Optional[_Union[BodyResponse, _Mapping[str, object]]] = ..., response_body: _Optional[_Union[BodyResponse, _Mapping[str, object]]] = ..., request_trailers: _Optional[_Union[TrailersResponse, _Mapping[str, object]]] = ..., response_trailers: _Optional[_Union[TrailersResponse, _Mapping[str, object]]] = ..., immediate_response: _Optional[_Union[ImmediateResponse, _Mapping[str, object]]] = ..., streamed_immediate_response: _Optional[_Union[StreamedImmediateResponse, _Mapping[str, object]]] = ..., dynamic_metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping[str, object]]] = ..., typed_dynamic_metadata: _Optional[_Mapping[str, _any_pb2.Any]] = ..., mode_override: _Optional[_Union[_processing_mode_pb2.ProcessingMode, _Mapping[str, object]]] = ..., request_drain: _Optional[bool] = ..., request_drain_requests: _Optional[bool] = ..., request_drain_responses: _Optional[bool] = ..., override_message_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., server_window_update: _Optional[_Union[ProcessingResponse.ServerWindowUpdate, _Mapping[str, object]]] = ...) -> None: ...
 
 class HttpHeaders(_message.Message):
     __slots__ = ("headers", "attributes", "end_of_stream")
@@ -136,14 +136,14 @@ class HttpHeaders(_message.Message):
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: _struct_pb2.Struct
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_struct_pb2.Struct, _Mapping[str, object]]] = ...) -> None: ...
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     END_OF_STREAM_FIELD_NUMBER: _ClassVar[int]
     headers: _base_pb2.HeaderMap
     attributes: _containers.MessageMap[str, _struct_pb2.Struct]
     end_of_stream: bool
-    def __init__(self, headers: _Optional[_Union[_base_pb2.HeaderMap, _Mapping]] = ..., attributes: _Optional[_Mapping[str, _struct_pb2.Struct]] = ..., end_of_stream: _Optional[bool] = ...) -> None: ...
+    def __init__(self, headers: _Optional[_Union[_base_pb2.HeaderMap, _Mapping[str, object]]] = ..., attributes: _Optional[_Mapping[str, _struct_pb2.Struct]] = ..., end_of_stream: _Optional[bool] = ...) -> None: ...
 
 class HttpBody(_message.Message):
     __slots__ = ("body", "end_of_stream", "end_of_stream_without_message", "grpc_message_compressed", "drain_complete")
@@ -163,25 +163,25 @@ class HttpTrailers(_message.Message):
     __slots__ = ("trailers",)
     TRAILERS_FIELD_NUMBER: _ClassVar[int]
     trailers: _base_pb2.HeaderMap
-    def __init__(self, trailers: _Optional[_Union[_base_pb2.HeaderMap, _Mapping]] = ...) -> None: ...
+    def __init__(self, trailers: _Optional[_Union[_base_pb2.HeaderMap, _Mapping[str, object]]] = ...) -> None: ...
 
 class HeadersResponse(_message.Message):
     __slots__ = ("response",)
     RESPONSE_FIELD_NUMBER: _ClassVar[int]
     response: CommonResponse
-    def __init__(self, response: _Optional[_Union[CommonResponse, _Mapping]] = ...) -> None: ...
+    def __init__(self, response: _Optional[_Union[CommonResponse, _Mapping[str, object]]] = ...) -> None: ...
 
 class BodyResponse(_message.Message):
     __slots__ = ("response",)
     RESPONSE_FIELD_NUMBER: _ClassVar[int]
     response: CommonResponse
-    def __init__(self, response: _Optional[_Union[CommonResponse, _Mapping]] = ...) -> None: ...
+    def __init__(self, response: _Optional[_Union[CommonResponse, _Mapping[str, object]]] = ...) -> None: ...
 
 class TrailersResponse(_message.Message):
     __slots__ = ("header_mutation",)
     HEADER_MUTATION_FIELD_NUMBER: _ClassVar[int]
     header_mutation: HeaderMutation
-    def __init__(self, header_mutation: _Optional[_Union[HeaderMutation, _Mapping]] = ...) -> None: ...
+    def __init__(self, header_mutation: _Optional[_Union[HeaderMutation, _Mapping[str, object]]] = ...) -> None: ...
 
 class StreamedImmediateResponse(_message.Message):
     __slots__ = ("headers_response", "body_response", "trailers_response")
@@ -191,7 +191,7 @@ class StreamedImmediateResponse(_message.Message):
     headers_response: HttpHeaders
     body_response: StreamedBodyResponse
     trailers_response: _base_pb2.HeaderMap
-    def __init__(self, headers_response: _Optional[_Union[HttpHeaders, _Mapping]] = ..., body_response: _Optional[_Union[StreamedBodyResponse, _Mapping]] = ..., trailers_response: _Optional[_Union[_base_pb2.HeaderMap, _Mapping]] = ...) -> None: ...
+    def __init__(self, headers_response: _Optional[_Union[HttpHeaders, _Mapping[str, object]]] = ..., body_response: _Optional[_Union[StreamedBodyResponse, _Mapping[str, object]]] = ..., trailers_response: _Optional[_Union[_base_pb2.HeaderMap, _Mapping[str, object]]] = ...) -> None: ...
 
 class CommonResponse(_message.Message):
     __slots__ = ("status", "header_mutation", "body_mutation", "trailers", "clear_route_cache")
@@ -211,7 +211,7 @@ class CommonResponse(_message.Message):
     body_mutation: BodyMutation
     trailers: _base_pb2.HeaderMap
     clear_route_cache: bool
-    def __init__(self, status: _Optional[_Union[CommonResponse.ResponseStatus, str]] = ..., header_mutation: _Optional[_Union[HeaderMutation, _Mapping]] = ..., body_mutation: _Optional[_Union[BodyMutation, _Mapping]] = ..., trailers: _Optional[_Union[_base_pb2.HeaderMap, _Mapping]] = ..., clear_route_cache: _Optional[bool] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[CommonResponse.ResponseStatus, str]] = ..., header_mutation: _Optional[_Union[HeaderMutation, _Mapping[str, object]]] = ..., body_mutation: _Optional[_Union[BodyMutation, _Mapping[str, object]]] = ..., trailers: _Optional[_Union[_base_pb2.HeaderMap, _Mapping[str, object]]] = ..., clear_route_cache: _Optional[bool] = ...) -> None: ...
 
 class ImmediateResponse(_message.Message):
     __slots__ = ("status", "headers", "body", "grpc_status", "details")
@@ -225,7 +225,7 @@ class ImmediateResponse(_message.Message):
     body: bytes
     grpc_status: GrpcStatus
     details: str
-    def __init__(self, status: _Optional[_Union[_http_status_pb2.HttpStatus, _Mapping]] = ..., headers: _Optional[_Union[HeaderMutation, _Mapping]] = ..., body: _Optional[bytes] = ..., grpc_status: _Optional[_Union[GrpcStatus, _Mapping]] = ..., details: _Optional[str] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_http_status_pb2.HttpStatus, _Mapping[str, object]]] = ..., headers: _Optional[_Union[HeaderMutation, _Mapping[str, object]]] = ..., body: _Optional[bytes] = ..., grpc_status: _Optional[_Union[GrpcStatus, _Mapping[str, object]]] = ..., details: _Optional[str] = ...) -> None: ...
 
 class GrpcStatus(_message.Message):
     __slots__ = ("status",)
@@ -239,7 +239,7 @@ class HeaderMutation(_message.Message):
     REMOVE_HEADERS_FIELD_NUMBER: _ClassVar[int]
     set_headers: _containers.RepeatedCompositeFieldContainer[_base_pb2.HeaderValueOption]
     remove_headers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, set_headers: _Optional[_Iterable[_Union[_base_pb2.HeaderValueOption, _Mapping]]] = ..., remove_headers: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, set_headers: _Optional[_Iterable[_Union[_base_pb2.HeaderValueOption, _Mapping[str, object]]]] = ..., remove_headers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StreamedBodyResponse(_message.Message):
     __slots__ = ("body", "end_of_stream", "end_of_stream_without_message", "grpc_message_compressed", "drain_complete")
@@ -263,4 +263,4 @@ class BodyMutation(_message.Message):
     body: bytes
     clear_body: bool
     streamed_response: StreamedBodyResponse
-    def __init__(self, body: _Optional[bytes] = ..., clear_body: _Optional[bool] = ..., streamed_response: _Optional[_Union[StreamedBodyResponse, _Mapping]] = ...) -> None: ...
+    def __init__(self, body: _Optional[bytes] = ..., clear_body: _Optional[bool] = ..., streamed_response: _Optional[_Union[StreamedBodyResponse, _Mapping[str, object]]] = ...) -> None: ...

@@ -1,0 +1,257 @@
+"""The messages of one stream on the wire: reading what the gateway sent, building what it is told.
+
+Body messages are most of the traffic and all of its volume, so they are read by hand and their
+bytes are passed on as a view of the message they came in. Everything else, and every body message
+that is not exactly of the form Envoy writes, goes through protobuf. Both ways give the same.
+
+Envoy's rules kept here (Envoy 1.40, seen by running it):
+
+* Header values count only as ``raw_value``; ``value`` would go out empty.
+* In FULL_DUPLEX_STREAMED mode a body answer must be a ``streamed_response``, a plain one gives 500.
+* A response without a set oneof gives 500, so an empty answer still holds an empty message.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from picker.extproc._generated.base_pb2 import HeaderValue, HeaderValueOption
+from picker.extproc._generated.external_processor_pb2 import (
+    HeaderMutation,
+    ImmediateResponse,
+    ProcessingRequest,
+    ProcessingResponse,
+)
+
+if TYPE_CHECKING:
+    from picker.extproc._generated.base_pb2 import HeaderMap
+    from picker.extproc.effects import Buffer
+    from picker.routing.decision import Refusal
+
+DESTINATION: Final = "x-gateway-destination-endpoint"
+DROPPED_REASON: Final = "x-llm-d-request-dropped-reason"
+_NAMESPACE: Final = "envoy.lb"
+
+# Tags of ProcessingRequest: field number << 3 | wire type (2 is length-delimited, 0 a varint).
+REQUEST_BODY: Final = 0x22
+RESPONSE_BODY: Final = 0x2A
+_BODY_TAGS: Final = (REQUEST_BODY, RESPONSE_BODY)
+_METADATA_CONTEXT: Final = 0x42
+# Tags of HttpBody.
+_BODY: Final = 0x0A
+_END_TRUE: Final = b"\x10\x01"
+_END_FALSE: Final = b"\x10\x00"
+
+# Whole answers that say "go on" for one phase: an empty CommonResponse, or an empty TrailersResponse.
+REQUEST_HEADERS_CONTINUE: Final = b"\x0a\x02\x0a\x00"
+RESPONSE_HEADERS_CONTINUE: Final = b"\x12\x02\x0a\x00"
+REQUEST_BODY_CONTINUE: Final = b"\x1a\x02\x0a\x00"
+RESPONSE_BODY_CONTINUE: Final = b"\x22\x02\x0a\x00"
+REQUEST_TRAILERS_CONTINUE: Final = b"\x2a\x00"
+RESPONSE_TRAILERS_CONTINUE: Final = b"\x32\x00"
+
+# Tags of the body answers in ProcessingResponse, for `streamed`.
+REQUEST_BODY_ANSWER: Final = 0x1A
+RESPONSE_BODY_ANSWER: Final = 0x22
+
+_LONGEST_VARINT: Final = 5
+"""Bytes of a length; a message of 2 GiB is beyond protobuf."""
+
+
+class BodyMessage(NamedTuple):
+    """A request or response body message.
+
+    ``tag`` is REQUEST_BODY or RESPONSE_BODY; ``data`` a view of the received message; ``rest`` what
+    followed the body: the serialized metadata context, or nothing.
+    """
+
+    tag: int
+    data: memoryview
+    end_of_stream: bool
+    rest: bytes
+
+
+def read_body_message(message: bytes) -> BodyMessage | None:
+    """Read a body message without copying the body. None: it is no body message, or an unusual one.
+
+    Usual is what Envoy writes: the body, then at most the metadata context; in the body the bytes,
+    then ``end_of_stream``, either left out where it is empty or false, and lengths in their
+    shortest form or not.
+    """
+    if not message or message[0] not in _BODY_TAGS:
+        return None
+    stop, position = _length(message, 1)
+    rest = message[stop:] if stop >= 0 else b""
+    if stop < 0 or (rest and not _is_metadata_context(rest)):
+        return None
+    begin = end = position
+    if position < stop and message[position] == _BODY:
+        end, begin = _length(message, position + 1)
+        if not begin <= end <= stop:
+            return None
+    last = message[end:stop]
+    if last and last not in (_END_FALSE, _END_TRUE):
+        return None
+    return BodyMessage(message[0], memoryview(message)[begin:end], last == _END_TRUE, rest)
+
+
+def _length(message: bytes, position: int) -> tuple[int, int]:
+    """The length at ``position``: where what it counts stops and starts. Stop is -1 if it is cut off."""
+    length = shift = 0
+    for at in range(position, min(position + _LONGEST_VARINT, len(message))):
+        byte = message[at]
+        length |= (byte & 0x7F) << shift
+        if byte < 0x80:  # noqa: PLR2004 - a varint's last byte
+            stop = at + 1 + length
+            return (stop if stop <= len(message) else -1), at + 1
+        shift += 7
+    return -1, position
+
+
+def _is_metadata_context(rest: bytes) -> bool:
+    return rest[0] == _METADATA_CONTEXT and _length(rest, 1)[0] == len(rest)
+
+
+def parse(message: bytes) -> ProcessingRequest | None:
+    """Read any message by protobuf. None: it cannot be decoded."""
+    try:
+        return ProcessingRequest.FromString(message)
+    except DecodeError:
+        return None
+
+
+def header_dict(headers: HeaderMap) -> dict[str, str]:
+    """Headers by lower-case name, the values of a repeated one joined by a comma.
+
+    Envoy fills ``raw_value`` and writes names in lower case; test clients and other gateways may
+    fill ``value`` and write names as they like. Bytes are read as Latin-1, which never fails.
+    """
+    found: dict[str, str] = {}
+    for header in headers.headers:
+        name = header.key.lower()
+        value = header.raw_value.decode("latin-1") or header.value
+        found[name] = f"{found[name]},{value}" if name in found else value
+    return found
+
+
+def streamed(tag: int, data: memoryview, *, end_of_stream: bool) -> tuple[Buffer, ...]:
+    """A body answer that passes ``data`` on, for FULL_DUPLEX_STREAMED. ``tag``: a ``*_BODY_ANSWER``."""
+    size = len(data)
+    if end_of_stream:
+        if size:
+            return (_streamed_prefix(tag, size, 2), data, _END_TRUE)
+        return (_streamed_prefix(tag, 0, 2), _END_TRUE)
+    return (_streamed_prefix(tag, size, 0), data)
+
+
+@lru_cache(maxsize=4096)
+def _streamed_prefix(tag: int, size: int, trailing: int) -> bytes:
+    """All that comes before the bytes of a streamed body; token chunks are often equally long.
+
+    ``trailing``: how many bytes of the StreamedBodyResponse follow the body.
+    """
+    prefix = b"\x0a" + _varint(size) if size else b""
+    inner = len(prefix) + size + trailing
+    # From the inside out: streamed_response, body_mutation, response, and the answer's own field.
+    for outer in (0x1A, 0x1A, 0x0A, tag):
+        header = bytes((outer,)) + _varint(inner)
+        prefix = header + prefix
+        inner += len(header)
+    return prefix
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:  # noqa: PLR2004 - seven bits a byte
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+@lru_cache(maxsize=1024)
+def headers_to(destination: str) -> bytes:
+    """The answer to request headers that sends the request to ``destination``."""
+    response = ProcessingResponse()
+    _send_to(response.request_headers.response.header_mutation, destination)
+    response.dynamic_metadata.update({_NAMESPACE: {DESTINATION: destination}})
+    return response.SerializeToString()
+
+
+@lru_cache(maxsize=1024)
+def body_to(destination: str) -> bytes:
+    """The answer to a BUFFERED request body that sends the request to ``destination`` instead."""
+    response = ProcessingResponse()
+    _send_to(response.request_body.response.header_mutation, destination)
+    response.dynamic_metadata.update({_NAMESPACE: {DESTINATION: destination}})
+    return response.SerializeToString()
+
+
+def _send_to(mutation: HeaderMutation, destination: str) -> None:
+    # Overwriting is said, not left to the default: other gateways append where it is unset, and a
+    # value the client sent must never stay in force.
+    mutation.set_headers.append(
+        HeaderValueOption(
+            header=HeaderValue(key=DESTINATION, raw_value=destination.encode("ascii", "replace")),
+            append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD,
+        )
+    )
+
+
+@lru_cache(maxsize=64)
+def mode_override(request_body: int, response_body: int, response_trailers: int) -> bytes:
+    """The field ``mode_override``, to be sent behind an answer to headers.
+
+    An override replaces the whole mode, so the phases that shall stay as they are must be named.
+    The response headers always stay: their status is what breakers live on.
+    """
+    response = ProcessingResponse()
+    mode = response.mode_override
+    mode.response_header_mode = mode.SEND
+    # The generated enums are plain integers; the stubs know only their names.
+    mode.request_body_mode = request_body  # type: ignore[assignment]
+    mode.response_body_mode = response_body  # type: ignore[assignment]
+    mode.response_trailer_mode = response_trailers  # type: ignore[assignment]
+    return response.SerializeToString()
+
+
+# What the reference picker calls the statuses in its texts, and the gRPC status of the same meaning.
+_REFUSALS: Final = {
+    400: ("BadRequest", 3),
+    401: ("Unauthorized", 16),
+    403: ("Forbidden", 7),
+    404: ("NotFound", 5),
+    412: ("PreconditionFailed", 9),
+    429: ("ResourceExhausted", 8),
+    500: ("Internal", 13),
+    503: ("ServiceUnavailable", 14),
+}
+_UNKNOWN: Final = ("Unknown", 2)
+
+
+def immediate(refusal: Refusal, *, grpc: bool) -> bytes:
+    """The answer that makes the gateway reply itself. ``grpc``: the client speaks gRPC."""
+    name, grpc_status = _REFUSALS.get(refusal.status, _UNKNOWN)
+    reply = ImmediateResponse(body=f"inference error: {name} - {refusal.message}".encode("utf-8", "replace"))
+    reply.status.code = refusal.status  # type: ignore[assignment]  # a plain integer, see above
+    reason = _token(refusal.reason)
+    if reason:
+        reply.headers.set_headers.append(
+            HeaderValueOption(
+                header=HeaderValue(key=DROPPED_REASON, raw_value=reason.encode()),
+                append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD,
+            )
+        )
+    # Shown by the gateway's access log as %RESPONSE_CODE_DETAILS%.
+    reply.details = reason or f"picker_{name}"
+    if grpc:
+        reply.grpc_status.status = grpc_status
+    return ProcessingResponse(immediate_response=reply).SerializeToString()
+
+
+def _token(text: str) -> str:
+    """``text`` with what may not stand in a header's token replaced: Envoy rejects the whole mutation."""
+    return "".join(char if char.isascii() and (char.isalnum() or char in "-_.") else "_" for char in text)

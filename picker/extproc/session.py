@@ -1,0 +1,557 @@
+"""The state machine of one ext_proc stream, which is one HTTP request. No I/O, no clock.
+
+The request side goes through the states of :class:`_State`; where it goes depends on the gateway's
+body mode for requests:
+
+duplex
+    The header answer is withheld until the decision, and the body held meanwhile. Then the chunks
+    are passed on as they came. A body that is not needed is not waited for.
+buffered
+    The headers are answered with a provisional decision. If the body is needed it follows as one
+    message, and its answer may replace the decision; else the gateway is told not to send it.
+streamed, none
+    The decision rests on the headers; body messages are answered one by one.
+
+The response side only answers and records. Both sides together give at most one ``Ended``: exactly
+one if any decision was given. Messages of the gateway are answered after it too, as long as it
+sends any: leaving one unanswered would hold its request up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from picker.extproc.bodies import HeldBody, split
+from picker.extproc.effects import Ask, Cancel, Done, Ended, FirstToken, Send
+from picker.extproc.messages import (
+    REQUEST_BODY_ANSWER,
+    REQUEST_BODY_CONTINUE,
+    REQUEST_TRAILERS_CONTINUE,
+    RESPONSE_BODY,
+    RESPONSE_BODY_ANSWER,
+    RESPONSE_BODY_CONTINUE,
+    RESPONSE_HEADERS_CONTINUE,
+    RESPONSE_TRAILERS_CONTINUE,
+    body_to,
+    header_dict,
+    headers_to,
+    immediate,
+    mode_override,
+    parse,
+    read_body_message,
+    streamed,
+)
+from picker.extproc.metadata import served_endpoint, subset_hint
+from picker.extproc.modes import (
+    BUFFERED,
+    DUPLEX,
+    NONE,
+    SEND,
+    SKIP,
+    STREAMED,
+    comes_in_pieces,
+    describe,
+    is_buffered,
+    shows_body,
+    visibility,
+)
+from picker.extproc.response import ResponseRecord
+from picker.inference.reading import needs_body, read_body, read_headers
+from picker.routing.decision import Cause, Refusal, Visibility
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from picker.extproc._generated.base_pb2 import Metadata
+    from picker.extproc._generated.external_processor_pb2 import HttpBody, HttpHeaders, ProcessingRequest
+    from picker.extproc.bodies import BodyBudget
+    from picker.extproc.effects import Effect
+    from picker.inference.question import Question
+    from picker.routing.decision import Answer
+
+_PASS_REQUEST_BODY: Final = Send((REQUEST_BODY_CONTINUE,))
+_PASS_REQUEST_TRAILERS: Final = Send((REQUEST_TRAILERS_CONTINUE,))
+_PASS_RESPONSE_HEADERS: Final = Send((RESPONSE_HEADERS_CONTINUE,))
+_PASS_RESPONSE_BODY: Final = Send((RESPONSE_BODY_CONTINUE,))
+_PASS_RESPONSE_TRAILERS: Final = Send((RESPONSE_TRAILERS_CONTINUE,))
+_NOTHING: Final = memoryview(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """The bounds of one stream, in bytes.
+
+    ``max_body``: of a request's body that is held; beyond it the decision is made on what was read.
+    ``strict_bodies``: refuse (400) what cannot be read on the path of an inference API.
+    ``chunk_limit``: of one body message that is sent. Larger chunks are split; below gRPC's default
+    receive limit of 4 MiB, and no smaller than what Envoy sends by default, so that nothing is split.
+    """
+
+    max_body: int = 64 << 20
+    strict_bodies: bool = False
+    chunk_limit: int = 1 << 20
+
+
+class _State(Enum):
+    """Of the request side."""
+
+    BEGIN = "no headers yet"
+    READING = "duplex: the body is gathered, nothing is answered"
+    ASKED = "the header answer waits for the decision"
+    BODY_AWAITED = "buffered: the headers are answered with a provisional decision"
+    BODY_ASKED = "buffered: the body answer waits for the decision"
+    PASSING = "decided; what still comes of the body is passed on"
+    OVER = "the end of the request was answered, or the gateway gave the request up"
+
+
+class _End(Enum):
+    """By what the end of the request was told. All request messages after it are ignored."""
+
+    HEADERS = "headers"
+    BODY = "body"
+    TRAILERS = "trailers"
+
+
+_UNDECIDED: Final = frozenset((_State.READING, _State.ASKED, _State.BODY_AWAITED, _State.BODY_ASKED))
+
+
+class Session:
+    """One stream. Every method gives what is to be done, in order, and none raises."""
+
+    __slots__ = (
+        "_asked",
+        "_body_phase",
+        "_destination",
+        "_done",
+        "_end",
+        "_ended",
+        "_held",
+        "_metadata",
+        "_options",
+        "_override",
+        "_owed",
+        "_question",
+        "_request_mode",
+        "_response",
+        "_response_mode",
+        "_started",
+        "_state",
+        "_subset",
+        "_visibility",
+    )
+
+    def __init__(self, options: SessionOptions, budget: BodyBudget) -> None:
+        self._options = options
+        # Old Envoys and test clients do not tell their modes. They are those of the protocol.
+        self._request_mode: int = DUPLEX
+        self._response_mode: int = DUPLEX
+        self._started = False
+        self._state = _State.BEGIN
+        self._end: _End | None = None
+        self._question: Question | None = None
+        self._subset: tuple[str, ...] | None = None
+        self._visibility = Visibility(status=False, first_token=False, end=False)
+        self._asked: Ask | None = None
+        self._destination = ""
+        self._override = b""
+        self._held = HeldBody(options.max_body, budget)
+        self._owed = 0
+        self._body_phase = False
+        self._response = ResponseRecord()
+        self._metadata = b""
+        self._ended = False
+        self._done = False
+
+    # What the surroundings want to know.
+
+    @property
+    def question(self) -> Question | None:
+        """What is asked, from the request headers on."""
+        return self._question
+
+    @property
+    def gateway_mode(self) -> str:
+        """The gateway's body modes, request/response, for logs and metrics."""
+        return describe(self._request_mode, self._response_mode)
+
+    @property
+    def carries_body(self) -> bool:
+        """Whether ending the stream now would lose body bytes: those handed to us are ours to pass on.
+
+        In duplex mode only. In the others the gateway keeps the body and goes on without us. The
+        response counts from the decision on: its first chunks may be under way to us already.
+        """
+        if self._done:
+            return False
+        if self._request_mode == DUPLEX and self._state not in (_State.BEGIN, _State.OVER):
+            return self._end is not _End.HEADERS
+        return (
+            self._response_mode == DUPLEX
+            and not self._response.over
+            and (bool(self._destination) or self._response.begun)
+        )
+
+    # What happens to a stream.
+
+    def receive(self, message: bytes) -> list[Effect]:
+        """Take one whole ProcessingRequest."""
+        if self._done:
+            return []
+        body = read_body_message(message)
+        if body is None:
+            return self._receive_parsed(message)
+        if body.rest and body.rest != self._metadata:
+            request = parse(body.rest)
+            if request is None:
+                return self._fail()
+            self._read_metadata(request.metadata_context)
+            # The same context comes with every message; it is read again only when it changes.
+            self._metadata = body.rest
+        if body.tag == RESPONSE_BODY:
+            return self._response_body(body.data, end=body.end_of_stream)
+        return self._request_body(body.data, end=body.end_of_stream)
+
+    def decided(self, answer: Answer) -> list[Effect]:
+        """Take the answer to the last ``Ask``. One that nobody waits for any more is ignored."""
+        if self._asked is None:
+            return []
+        provisional = self._asked.provisional
+        self._asked = None
+        if isinstance(answer, Refusal):
+            return self._refuse(answer)
+        destination, before = ",".join(answer.endpoints), self._destination
+        self._destination = destination
+        if self._state is _State.BODY_ASKED:
+            changed = destination != before
+            return self._pass_on([Send((body_to(destination),)) if changed else _PASS_REQUEST_BODY])
+        effects: list[Effect] = [
+            Send((headers_to(destination), self._override) if self._override else (headers_to(destination),))
+        ]
+        if provisional and self._end is None and not self._owed:
+            self._state = _State.BODY_AWAITED
+            return effects
+        return self._pass_on(effects)
+
+    def expired(self) -> list[Effect]:
+        """The deadline of the last ``Ask`` passed."""
+        return self._hurry()
+
+    def closed(self, *, clean: bool) -> list[Effect]:
+        """The client half-closed the stream (``clean``), or it was reset or lost."""
+        if self._done:
+            return []
+        effects = self._stop(self._cause_of_close())
+        if clean:
+            effects.append(Done())
+        return effects
+
+    # Messages that protobuf reads.
+
+    def _receive_parsed(self, message: bytes) -> list[Effect]:
+        request = parse(message)
+        if request is None:
+            return self._fail()
+        if request.HasField("metadata_context"):
+            self._read_metadata(request.metadata_context)
+        phase = request.WhichOneof("request")
+        if phase is None:
+            return []
+        if not self._started:
+            self._start(request)
+        return self._phase(phase, request)
+
+    def _start(self, request: ProcessingRequest) -> None:
+        """Take the gateway's modes, which only the first message of a stream tells."""
+        self._started = True
+        if request.HasField("protocol_config"):
+            self._request_mode = request.protocol_config.request_body_mode
+            self._response_mode = request.protocol_config.response_body_mode
+
+    def _read_metadata(self, metadata: Metadata) -> None:
+        subset = subset_hint(metadata)
+        if subset is not None:
+            self._subset = subset
+            if self._question is not None:
+                self._question.subset = subset
+        self._response.served = served_endpoint(metadata) or self._response.served
+
+    def _phase(self, phase: str, request: ProcessingRequest) -> list[Effect]:
+        match phase:
+            case "request_headers":
+                return self._request_headers(request.request_headers)
+            case "response_headers":
+                return self._response_headers(request.response_headers)
+            case "request_body":
+                data, end = _unusual_body(request.request_body)
+                return self._request_body(data, end=end)
+            case "response_body":
+                data, end = _unusual_body(request.response_body)
+                return self._response_body(data, end=end)
+            case "request_trailers":
+                return self._request_trailers()
+            case _:
+                return self._response_trailers()
+
+    # The request.
+
+    def _request_headers(self, message: HttpHeaders) -> list[Effect]:
+        if self._question is not None or self._end is not None:
+            return []
+        headers = header_dict(message.headers)
+        question = self._question = read_headers(headers)
+        question.subset = self._subset
+        needed = needs_body(question)
+        if message.end_of_stream:
+            self._end = _End.HEADERS
+            if needed:
+                read_body(question, b"", complete=True)
+                needed = False
+        if is_buffered(self._request_mode):
+            return self._begin_buffered(headers, needed=needed)
+        self._visibility = visibility(self._request_mode, self._response_mode, body_phase=needed)
+        if needed and self._request_mode == DUPLEX:
+            self._state = _State.READING
+            return []
+        return self._ask(_State.ASKED)
+
+    def _begin_buffered(self, headers: Mapping[str, str], *, needed: bool) -> list[Effect]:
+        """Ask at once; and where the body is not needed, or too long for us, have it not sent.
+
+        Never the other way round: a gateway configured not to send bodies hangs on a long one when
+        it is asked to buffer it (Envoy 1.40).
+        """
+        length = headers.get("content-length", "")
+        if length.isdecimal() and (len(length) > 18 or int(length) > self._options.max_body):  # noqa: PLR2004 - an exabyte
+            needed = False
+        self._visibility = visibility(self._request_mode, self._response_mode, body_phase=needed)
+        if not needed and self._end is None:
+            trailers = SEND if self._response_mode == DUPLEX else SKIP
+            self._override = mode_override(NONE, self._response_mode, trailers)
+        return self._ask(_State.ASKED, provisional=needed)
+
+    def _request_body(self, data: memoryview, *, end: bool) -> list[Effect]:
+        state = self._state
+        if self._end is not None or state is _State.OVER:
+            return []
+        if end:
+            self._end = _End.BODY
+        if state is _State.PASSING or state is _State.BEGIN:
+            return self._pass_request_body(data, end=end)
+        if state is _State.BODY_AWAITED:
+            return self._decide_on_buffered(data, end=end)
+        if self._request_mode != DUPLEX:
+            self._owed += 1
+            return []
+        fits = self._held.hold(data) if data else True
+        if state is _State.READING and (end or not fits):
+            return self._decide_on_held(complete=end)
+        # Still undecided, and no room to wait any longer.
+        return [] if fits else self._hurry()
+
+    def _request_trailers(self) -> list[Effect]:
+        state = self._state
+        if self._end is not None or state is _State.OVER:
+            return []
+        self._end = _End.TRAILERS
+        if state is _State.READING:
+            return self._decide_on_held(complete=True)
+        if state is _State.ASKED or state is _State.BODY_ASKED:
+            return []
+        self._state = _State.OVER
+        return [_PASS_REQUEST_TRAILERS]
+
+    def _decide_on_held(self, *, complete: bool) -> list[Effect]:
+        if self._question is not None:
+            read_body(self._question, self._held.whole(), complete=complete)
+        return self._ask(_State.ASKED, complete=complete)
+
+    def _decide_on_buffered(self, data: memoryview, *, end: bool) -> list[Effect]:
+        """Decide again, now on the body. Without an end of stream it has trailers, unless it is partial."""
+        self._body_phase = True
+        complete = end or self._request_mode == BUFFERED
+        if self._question is not None:
+            read_body(self._question, data, complete=complete)
+        return self._ask(_State.BODY_ASKED, complete=complete)
+
+    def _ask(self, state: _State, *, provisional: bool = False, complete: bool = True) -> list[Effect]:
+        """Ask, unless what was read completely is unreadable and that is no longer tolerated."""
+        question = self._question
+        if question is None:
+            return []
+        if self._options.strict_bodies and complete and question.unreadable:
+            return self._refuse(Refusal(400, "", question.unreadable))
+        self._state = state
+        self._asked = Ask(question, self._visibility, provisional=provisional)
+        return [self._asked]
+
+    def _hurry(self) -> list[Effect]:
+        """Ask again for an answer that does not wait for anything."""
+        if self._asked is None or self._asked.simplest:
+            return []
+        asked = self._asked
+        self._asked = Ask(asked.question, asked.visibility, provisional=asked.provisional, simplest=True)
+        return [Cancel(), self._asked]
+
+    def _pass_on(self, effects: list[Effect]) -> list[Effect]:
+        """Answer, after the decision, what came of the request while it was waited for."""
+        if self._request_mode == DUPLEX:
+            self._pass_held(effects)
+        elif self._owed:
+            effects.extend([_PASS_REQUEST_BODY] * self._owed)
+            self._owed = 0
+        if self._end is _End.TRAILERS:
+            effects.append(_PASS_REQUEST_TRAILERS)
+        self._state = _State.PASSING if self._end is None else _State.OVER
+        return effects
+
+    def _pass_held(self, effects: list[Effect]) -> None:
+        chunks = self._held.release()
+        ends_here = self._end is _End.BODY
+        if not chunks and ends_here:
+            chunks.append(_NOTHING)
+        last = len(chunks) - 1
+        for index, chunk in enumerate(chunks):
+            effects.extend(self._echo(REQUEST_BODY_ANSWER, chunk, end=ends_here and index == last))
+
+    def _pass_request_body(self, data: memoryview, *, end: bool) -> list[Effect]:
+        self._state = _State.OVER if end else _State.PASSING
+        if self._request_mode == DUPLEX:
+            return self._echo(REQUEST_BODY_ANSWER, data, end=end)
+        if is_buffered(self._request_mode):
+            # It was told not to send the body, and did: the stream is held to the end of the answer.
+            self._body_phase = True
+        return [_PASS_REQUEST_BODY]
+
+    def _echo(self, tag: int, data: memoryview, *, end: bool) -> list[Effect]:
+        limit = self._options.chunk_limit
+        if len(data) <= limit:
+            return [Send(streamed(tag, data, end_of_stream=end))] if data or end else []
+        pieces = split(data, limit)
+        last = pieces.pop()
+        effects: list[Effect] = [Send(streamed(tag, piece, end_of_stream=False)) for piece in pieces]
+        effects.append(Send(streamed(tag, last, end_of_stream=end)))
+        return effects
+
+    # The response.
+
+    def _response_headers(self, message: HttpHeaders) -> list[Effect]:
+        response = self._response
+        if response.over or response.begun:
+            return []
+        effects: list[Effect] = []
+        never_sent = self._state in _UNDECIDED
+        if never_sent:
+            # A reply of the gateway itself: a timeout, or a body that it will not buffer.
+            effects = self._give_up_request()
+        headers = header_dict(message.headers)
+        response.headers(headers)
+        override = b"" if never_sent else self._override_for_text(headers)
+        effects.append(Send((RESPONSE_HEADERS_CONTINUE, override)) if override else _PASS_RESPONSE_HEADERS)
+        if never_sent:
+            self._end_request(effects, Cause.ABORTED)
+        if message.end_of_stream:
+            self._end_response(effects)
+        return effects
+
+    def _give_up_request(self) -> list[Effect]:
+        self._state = _State.OVER
+        self._held.release()
+        if self._asked is None:
+            return []
+        self._asked = None
+        return [Cancel()]
+
+    def _override_for_text(self, headers: Mapping[str, str]) -> bytes:
+        """Have the body of a refusal sent where only its text says whether the endpoint is full.
+
+        Only in buffered mode, where overrides are heeded and the stream is held open anyway.
+        """
+        wanted = (
+            is_buffered(self._request_mode)
+            and self._response_mode == NONE
+            and self._response.text_would_tell(headers)
+        )
+        return mode_override(self._request_mode, BUFFERED, SKIP) if wanted else b""
+
+    def _response_body(self, data: memoryview, *, end: bool) -> list[Effect]:
+        response = self._response
+        if response.over:
+            return []
+        response.begun = True
+        if self._response_mode == DUPLEX:
+            effects = self._echo(RESPONSE_BODY_ANSWER, data, end=end)
+        else:
+            effects = [_PASS_RESPONSE_BODY]
+        if data and not response.body_seen:
+            good = response.first_chunk(data)
+            if good and self._open and comes_in_pieces(self._response_mode):
+                effects.append(FirstToken())
+        if end:
+            self._end_response(effects)
+        return effects
+
+    def _response_trailers(self) -> list[Effect]:
+        if self._response.over:
+            return []
+        effects: list[Effect] = [_PASS_RESPONSE_TRAILERS]
+        self._end_response(effects)
+        return effects
+
+    # The end.
+
+    @property
+    def _open(self) -> bool:
+        """Whether a decision was given whose end was not told yet."""
+        return bool(self._destination) and not self._ended
+
+    def _end_response(self, effects: list[Effect]) -> None:
+        self._response.over = True
+        self._end_request(effects, Cause.COMPLETE)
+
+    def _end_request(self, effects: list[Effect], cause: Cause) -> None:
+        if self._open:
+            self._ended = True
+            effects.append(Ended(self._response.outcome(cause)))
+
+    def _cause_of_close(self) -> Cause:
+        """What it means that the stream closes before the end of the response was seen.
+
+        A close and a reset say the same: Envoy ends about half of its streams by a reset.
+        """
+        if self._state in _UNDECIDED or shows_body(self._response_mode):
+            return Cause.ABORTED
+        if self._body_phase:
+            return Cause.CLOSED
+        if self._state is _State.PASSING and self._request_mode in (DUPLEX, STREAMED):
+            return Cause.ABORTED
+        return Cause.UNSEEN
+
+    def _refuse(self, refusal: Refusal) -> list[Effect]:
+        """Have the gateway reply. A provisional decision before it ends as aborted: nothing was sent."""
+        question = self._question
+        grpc = question is not None and question.headers.get("content-type", "").startswith(
+            "application/grpc"
+        )
+        effects: list[Effect] = [Send((immediate(refusal, grpc=grpc),))]
+        effects.extend(self._stop(Cause.ABORTED))
+        effects.append(Done())
+        return effects
+
+    def _fail(self) -> list[Effect]:
+        """Reset the stream: what cannot be decoded cannot be answered, and may have been body."""
+        effects = self._stop(Cause.ABORTED)
+        effects.append(Done("a message that is no ProcessingRequest"))
+        return effects
+
+    def _stop(self, cause: Cause) -> list[Effect]:
+        """Leave nothing open: no question, no held byte, no request without an end."""
+        effects = self._give_up_request()
+        self._done = True
+        self._end_request(effects, cause)
+        return effects
+
+
+def _unusual_body(message: HttpBody) -> tuple[memoryview, bool]:
+    return memoryview(message.body), message.end_of_stream or message.end_of_stream_without_message
