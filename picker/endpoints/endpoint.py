@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Endpoint:
 class Source(Protocol):
     """Where membership comes from."""
 
-    def sets(self) -> AsyncIterator[tuple[Endpoint, ...]]:
+    def sets(self) -> AsyncGenerator[tuple[Endpoint, ...], None]:
         """Give the whole set at first and after every change; never twice the same in a row.
 
         A source that loses its origin keeps silent (the last good set stays in force) and says so

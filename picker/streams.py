@@ -1,0 +1,218 @@
+"""Carries one ext_proc stream: the session's effects to routing and to the transport, and back.
+
+This is the whole way of a request in one place. Everything here runs on the event loop and does not
+wait; the only timer is the deadline of a decision that is pending.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from picker.extproc.effects import Ask, Cancel, Done, Ended, FirstToken, Send
+from picker.extproc.session import BodyBudget, Session, SessionOptions
+from picker.routing.decision import Cause, Decision, Outcome, Refusal
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from picker.extproc.effects import Effect
+    from picker.inference.question import Question
+    from picker.routing.decision import Answer, Pending, Ticket, Visibility
+    from picker.serving.contract import Stream
+
+log = logging.getLogger(__name__)
+
+
+class Routing(Protocol):
+    """The part of :class:`picker.routing.router.Router` that a stream needs. ``now`` is in seconds."""
+
+    def ask(
+        self,
+        question: Question,
+        visibility: Visibility,
+        now: float,
+        *,
+        replaces: Ticket | None = None,
+        simplest: bool = False,
+    ) -> Answer | Pending:
+        """Decide, or say that the decision takes its time."""
+
+    def first_token(self, ticket: Ticket, now: float) -> None:
+        """Note that the first byte of the answer's body was seen."""
+
+    def ended(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
+        """Note the end of the request."""
+
+
+class Observer(Protocol):
+    """Who counts what happens to streams."""
+
+    def stream_opened(self) -> None:
+        """A stream was opened."""
+
+    def stream_closed(self) -> None:
+        """A stream was closed, however."""
+
+    def decided(self, outcome: str, seconds: float) -> None:
+        """A decision was made: ``picked``, ``simplest``, or the reason of a refusal."""
+
+    def unreadable(self, reason: str) -> None:
+        """A body told no model."""
+
+    def internal_error(self, where: str) -> None:
+        """A fault of the picker itself was caught."""
+
+
+@dataclass(slots=True)
+class Streams:
+    """What all streams of a process share; a transport calls it for each new stream."""
+
+    routing: Routing
+    observer: Observer
+    loop: asyncio.AbstractEventLoop
+    options: SessionOptions
+    budget: BodyBudget
+    decision_timeout: float
+
+    def accept(self, stream: Stream) -> ExtProcStream:
+        """Make the handler of a new stream."""
+        self.observer.stream_opened()
+        return ExtProcStream(self, stream)
+
+
+class ExtProcStream:
+    """The handler of one stream (see :class:`picker.serving.contract.Handler`)."""
+
+    __slots__ = ("_pending", "_session", "_shared", "_stream", "_ticket", "_timer")
+
+    def __init__(self, shared: Streams, stream: Stream) -> None:
+        self._shared = shared
+        self._stream = stream
+        self._session = Session(shared.options, shared.budget)
+        self._ticket: Ticket | None = None
+        self._pending: Pending | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def carries_body(self) -> bool:
+        """Whether ending the stream now would lose bytes of a body."""
+        return self._session.carries_body
+
+    def received(self, message: bytes) -> None:
+        """Take one message of the gateway."""
+        self._guarded(lambda: self._session.receive(message))
+
+    def closed(self, *, clean: bool) -> None:
+        """Take the end of the gateway's messages."""
+        self._guarded(lambda: self._session.closed(clean=clean))
+        self._cancel()
+        self._shared.observer.stream_closed()
+
+    def _guarded(self, step: Callable[[], Sequence[Effect]]) -> None:
+        """Run one step of the session; a fault of ours resets this stream and nothing else."""
+        try:
+            self._carry_out(step())
+        except Exception:
+            log.exception("a stream is reset because of an internal error")
+            self._shared.observer.internal_error("stream")
+            self._cancel()
+            self._ended(Outcome(Cause.ABORTED))
+            self._stream.abort("internal error")
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        work = list(effects)
+        for effect in work:  # grows while it runs: an answered question causes further effects
+            match effect:
+                case Send():
+                    self._stream.send(effect.segments)
+                case Ask():
+                    work.extend(self._ask(effect))
+                case FirstToken():
+                    if self._ticket is not None:
+                        self._shared.routing.first_token(self._ticket, self._shared.loop.time())
+                case Ended():
+                    self._ended(effect.outcome)
+                case Cancel():
+                    self._cancel()
+                case Done():
+                    self._finish(effect)
+
+    def _ask(self, ask: Ask) -> Sequence[Effect]:
+        shared = self._shared
+        self._cancel()
+        if ask.question.unreadable and not ask.provisional:
+            shared.observer.unreadable(ask.question.unreadable)
+        began = time.perf_counter()
+        answer = self._answer(ask)
+        if isinstance(answer, Decision | Refusal):
+            return self._take(answer, ask, time.perf_counter() - began)
+        self._pending = answer
+        self._timer = shared.loop.call_later(shared.decision_timeout, self._expired)
+        answer.then(lambda late: self._guarded(lambda: self._decided_late(late, ask, began)))
+        return ()
+
+    def _answer(self, ask: Ask) -> Answer | Pending:
+        """Ask routing; a fault in choosing becomes a pick by the simplest policy."""
+        shared = self._shared
+        now = shared.loop.time()
+        if not ask.simplest:
+            try:
+                return shared.routing.ask(ask.question, ask.visibility, now, replaces=self._ticket)
+            except Exception:
+                log.exception("choosing failed; the simplest policy is used instead")
+                shared.observer.internal_error("routing")
+        return shared.routing.ask(ask.question, ask.visibility, now, replaces=self._ticket, simplest=True)
+
+    def _take(self, answer: Answer, ask: Ask, seconds: float) -> Sequence[Effect]:
+        if isinstance(answer, Decision):
+            self._ticket = answer.ticket
+            outcome = "simplest" if ask.simplest else "picked"
+        else:
+            self._ticket = None
+            outcome = answer.reason
+            log.warning(
+                "request refused",
+                extra={
+                    "fields": {
+                        "status": answer.status,
+                        "reason": answer.reason,
+                        "method": ask.question.method,
+                        "path": ask.question.path,
+                        "request_id": ask.question.headers.get("x-request-id", ""),
+                    }
+                },
+            )
+        if not ask.provisional:
+            self._shared.observer.decided(outcome, seconds)
+        return self._session.decided(answer)
+
+    def _decided_late(self, answer: Answer, ask: Ask, began: float) -> Sequence[Effect]:
+        self._pending = None
+        self._cancel()
+        return self._take(answer, ask, time.perf_counter() - began)
+
+    def _expired(self) -> None:
+        self._guarded(self._session.expired)
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._pending is not None:
+            self._pending.cancel()
+            self._pending = None
+
+    def _ended(self, outcome: Outcome) -> None:
+        if self._ticket is not None:
+            ticket, self._ticket = self._ticket, None
+            self._shared.routing.ended(ticket, outcome, self._shared.loop.time())
+
+    def _finish(self, done: Done) -> None:
+        if done.error:
+            self._stream.abort(done.error)
+        else:
+            self._stream.finish()

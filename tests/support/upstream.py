@@ -1,0 +1,108 @@
+"""A small upstream in the test's own loop that tells exactly what it received."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from aiohttp import WSMsgType, web
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+BODY_LIMIT = 64 * 1024 * 1024
+
+
+def line(number: int) -> bytes:
+    """One line of a streamed answer."""
+    return b"data: %d %s\n\n" % (number, hashlib.sha256(b"%d" % number).hexdigest().encode())
+
+
+def lines(count: int) -> bytes:
+    """The whole streamed answer of ``count`` lines."""
+    return b"".join(line(number) for number in range(count))
+
+
+@dataclass
+class Upstream:
+    """One server. ``served`` counts its requests, ``failing`` makes it answer 500 to all of them."""
+
+    address: str = ""
+    served: int = 0
+    failing: bool = False
+    full: bool = False
+    paths: list[str] = field(default_factory=list)
+    received: list[dict[str, str]] = field(default_factory=list)
+
+    def application(self) -> web.Application:
+        """Its routes."""
+        app = web.Application(client_max_size=BODY_LIMIT)
+        app.router.add_get("/lines", self._lines)
+        app.router.add_get("/ws", self._websocket)
+        app.router.add_get("/metrics", _no_page)
+        app.router.add_route("*", "/{path:.*}", self._echo)
+        return app
+
+    async def _echo(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        self.served += 1
+        self.paths.append(request.path)
+        self.received.append({name.lower(): value for name, value in request.headers.items()})
+        headers = {
+            "x-served-by": self.address,
+            "x-sha256": hashlib.sha256(body).hexdigest(),
+            "x-content-length": request.headers.get("content-length", ""),
+        }
+        if self.failing:
+            return web.Response(status=500, text="Internal Server Error", headers=headers)
+        if self.full:
+            text = "Request dropped due to backpressure (num_queued_requests=8, max_queued_requests=8)."
+            return web.Response(status=503, text=text, headers=headers)
+        return web.Response(body=body, headers=headers)
+
+    async def _lines(self, request: web.Request) -> web.StreamResponse:
+        """``count`` lines, ``interval`` seconds apart."""
+        self.served += 1
+        response = web.StreamResponse(headers={"x-served-by": self.address})
+        response.content_type = "text/event-stream"
+        await response.prepare(request)
+        for number in range(int(request.query["count"])):
+            await response.write(line(number))
+            await asyncio.sleep(float(request.query["interval"]))
+        return response
+
+    async def _websocket(self, request: web.Request) -> web.WebSocketResponse:
+        self.served += 1
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        async for message in socket:
+            if message.type is WSMsgType.TEXT:
+                await socket.send_str(message.data)
+        return socket
+
+
+async def _no_page(_request: web.Request) -> web.Response:
+    return web.Response(status=404)
+
+
+@asynccontextmanager
+async def upstreams(count: int) -> AsyncIterator[list[Upstream]]:
+    """``count`` upstreams on free ports of 127.0.0.1."""
+    servers = [Upstream() for _ in range(count)]
+    runners: list[web.AppRunner] = []
+    try:
+        for server in servers:
+            runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=0.5)
+            runners.append(runner)
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            host, port = runner.addresses[0][:2]
+            server.address = f"{host}:{port}"
+        yield servers
+    finally:
+        for runner in runners:
+            await runner.cleanup()
