@@ -23,8 +23,12 @@ if TYPE_CHECKING:
 
 LONGEST_PARSED = 1 << 20
 """Bytes of a body that is parsed as a whole; a longer one is only scanned."""
-PROMPT_WINDOW = 256 << 10
+MOST_CONTAINERS = 50_000
+"""Opening brackets of a body that is parsed; making so many lists takes some milliseconds."""
+PROMPT_WINDOW = 128 << 10
 """Bytes of a long body that are read as its prompt."""
+_SHORT_VALUE = 4 << 10
+"""Bytes of any other member that are read."""
 LONGEST_NAME = 512
 """Characters of a model name or an id. What is longer is no name, and would fill logs and tables."""
 _MOST_TOKENS = 1 << 31
@@ -84,10 +88,19 @@ def read_body(question: Question, body: Body, *, complete: bool) -> None:
         question.unreadable = obstacle
     elif not body:
         question.unreadable = "the body is empty"
-    elif complete and len(body) <= LONGEST_PARSED:
+    elif complete and _quick_to_parse(body):
         _read_short(question, surface, body)
     else:
         _read_long(question, surface, body, complete=complete)
+
+
+def _quick_to_parse(body: Body) -> bool:
+    if len(body) <= MOST_CONTAINERS:
+        return True
+    if len(body) > LONGEST_PARSED:
+        return False
+    raw = bytes(body) if isinstance(body, memoryview) else body
+    return raw.count(b"[") + raw.count(b"{") <= MOST_CONTAINERS
 
 
 def _read_short(question: Question, surface: Surface, body: Body) -> None:
@@ -103,18 +116,29 @@ def _read_short(question: Question, surface: Surface, body: Body) -> None:
 
 
 def _read_long(question: Question, surface: Surface, body: Body, *, complete: bool) -> None:
-    wanted = ("model", "stream", *surface.output_limits, *surface.prompt_keys)
-    found = find_members(body, wanted, complete=complete)
-    document = {key: _value(body, span) for key, span in found.members.items()}
+    others = ("model", "stream", *surface.output_limits)
+    found = find_members(body, (*others, *surface.prompt_keys), complete=complete)
+    members = found.members
+    # Of a short member only the whole value counts: the beginning of a model's name is another name.
+    document = {
+        key: _value(body, members[key], _SHORT_VALUE)
+        for key in others
+        if key in members and members[key].stop is not None
+    }
+    room = PROMPT_WINDOW
+    for key in surface.prompt_keys:
+        if key in members and room > 0:
+            document[key] = _value(body, members[key], room)
+            start, stop = members[key]
+            room -= (len(body) if stop is None else stop) - start
     missing = "no model" if found.whole else "no model in the part that was scanned"
     _read_document(question, surface, document, missing)
-    question.prompt = question.prompt[:PROMPT_WINDOW]
 
 
-def _value(body: Body, span: Span) -> object:
+def _value(body: Body, span: Span, most: int) -> object:
     start, stop = span
-    if stop is None or stop - start > PROMPT_WINDOW:
-        return parse_beginning(bytes(body[start : start + PROMPT_WINDOW]))
+    if stop is None or stop - start > most:
+        return parse_beginning(bytes(body[start : start + most]))
     try:
         return orjson.loads(body[start:stop])
     except orjson.JSONDecodeError:
