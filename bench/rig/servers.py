@@ -364,8 +364,6 @@ class Servers:
 @click.option("--port", "ports", type=click.IntRange(0, 65535), multiple=True, default=(0,))
 @click.option("--max-ongoing", type=click.IntRange(0), default=0, help="Slots of each server, 0: no limit.")
 @click.option("--max-queued", type=click.IntRange(-1), default=-1, help="Its queue's length, -1: no limit.")
-@click.option("--busy", type=click.IntRange(0), default=0, help="Other clients of the first server.")
-@click.option("--busy-sleep", type=click.FloatRange(0), default=1.0, help="Seconds each of theirs takes.")
 @click.option("--report-interval", type=click.FloatRange(0.01), default=1.0, help="Age of the metrics page.")
 @click.option("--page-bytes", type=click.IntRange(0, 10_000_000), default=300_000, help="Its size.")
 def main(**options: Any) -> None:  # noqa: ANN401 - checked by click
@@ -373,28 +371,21 @@ def main(**options: Any) -> None:  # noqa: ANN401 - checked by click
     uvloop.run(_run(**options))
 
 
-async def _run(*, ports: Sequence[int], busy: int, **options: Any) -> None:  # noqa: ANN401 - see main
+async def _run(*, ports: Sequence[int], **options: Any) -> None:  # noqa: ANN401 - see main
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     async with AsyncExitStack() as stack:
         proxies = [await stack.enter_async_context(_serving(port, **options)) for port in ports]
-        await proxies[0].be_busy(busy)
         print(LISTENING + " ".join(proxy.name for proxy in proxies), flush=True)
         await ended.wait()
 
 
 @asynccontextmanager
-async def _serving(  # noqa: PLR0913 - the options of the command line
-    port: int,
-    *,
-    max_ongoing: int,
-    max_queued: int,
-    busy_sleep: float,
-    report_interval: float,
-    page_bytes: int,
+async def _serving(
+    port: int, *, max_ongoing: int, max_queued: int, report_interval: float, page_bytes: int
 ) -> AsyncIterator[Proxy]:
-    proxy = Proxy("", Slots(max_ongoing, max_queued), page_bytes, report_interval, busy_sleep=busy_sleep)
+    proxy = Proxy("", Slots(max_ongoing, max_queued), page_bytes, report_interval)
     runner = web.AppRunner(
         proxy.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0
     )

@@ -79,7 +79,7 @@ def _read_varint(encoded: bytes, at: int) -> tuple[int, int]:
 def choice(destination: bytes) -> bytes:
     """The answer to request headers: the destination as header and as ``envoy.lb`` metadata."""
     option = message(1, message(1, message(1, DESTINATION), message(3, destination)))
-    headers = message(1, message(1, message(2, option)))
+    headers = message(1, message(2, option))
     value = message(2, message(3, destination))
     inner = message(1, message(1, DESTINATION), value)
     outer = message(1, message(1, b"envoy.lb"), message(2, message(5, inner)))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import orjson
 import pytest
+from aiohttp import web
 
+from bench.e2e.subject import running
 from bench.rig.child import ChildError
 from bench.rig.cpu import cpu_seconds, resident_bytes
 from bench.rig.envoy import (
+    DESTINATION,
     MODES,
     Envoy,
     ExtProc,
@@ -117,6 +121,52 @@ async def test_listeners_of_one_envoy_have_their_own_balancers() -> None:
             for name, expected in (("open", {}), ("refusing", {"500": 1})):
                 target = Target(address=envoy.address(name), timeout=30)
                 assert failures(await open_loop(target, [Request(b"{}")])) == expected
+
+
+async def test_a_retry_goes_past_a_dead_endpoint() -> None:
+    async with Servers() as servers:
+        endpoints = [NOBODY, *servers.addresses]
+        listeners = [Listener(name=f"{retries}", endpoints=endpoints, retries=retries) for retries in (0, 1)]
+        async with Envoy(bootstrap(listeners)) as envoy:
+            failed = {"0": 0, "1": 0}
+            for name in failed:
+                for _ in range(4):
+                    results = await open_loop(Target(address=envoy.address(name), timeout=30), [Request()])
+                    failed[name] += len(failures(results))
+
+    assert failed == {"0": 2, "1": 0}
+
+
+async def test_only_the_picker_chooses_and_its_choice_reaches_the_server(tmp_path: Path) -> None:
+    seen: list[str | None] = []
+
+    async def handle(request: web.BaseRequest) -> web.Response:
+        seen.append(request.headers.get(DESTINATION))
+        return web.Response()
+
+    access_log = tmp_path / "access.log"
+    spoofed = Request(b"{}", headers={DESTINATION: NOBODY})
+    async with AsyncExitStack() as stack:
+        runner = web.ServerRunner(web.Server(handle, access_log=None), shutdown_timeout=0.1)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        endpoint = "{}:{}".format(*runner.addresses[0])
+        subject = await stack.enter_async_context(running("yardstick", [endpoint]))
+        ext_proc = ExtProc(address=subject.address, message_timeout=20)
+        listeners = [
+            Listener(name="rr", endpoints=[endpoint]),
+            Listener(name="picker", endpoints=[NOBODY, endpoint], balancer="picker", ext_proc=ext_proc),
+        ]
+        envoy = await stack.enter_async_context(Envoy(bootstrap(listeners, access_log=access_log)))
+        for name in ("rr", "picker"):
+            target = Target(address=envoy.address(name), timeout=30)
+            assert not failures(await open_loop(target, [spoofed] * 3))
+
+    assert seen == [None] * 3 + [endpoint] * 3
+    line = orjson.loads(access_log.read_text().splitlines()[-1])
+    assert (line["listener"], line["destination"], line["upstream"]) == ("picker", endpoint, endpoint)
+    assert line["ext_proc"].startswith("rh:")
 
 
 async def test_envoy_ends_with_its_context() -> None:
