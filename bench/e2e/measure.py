@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.e2e.subject import running
-from bench.rig.cpu import cpu_seconds
+from bench.rig.cpu import cpu_seconds, resident_bytes
 from bench.rig.envoy import Envoy, ExtProc, Listener, bootstrap
 from bench.rig.load import Request, Target, closed_loop, failures, first_bytes, percentile
 from bench.rig.servers import Servers
@@ -87,10 +87,15 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run gave. ``idle_us``: CPU of the picker in µs a second, without any request."""
+    """What one run gave.
+
+    ``idle_us``: CPU of the picker in µs a second, without any request; ``resident_bytes``: its memory at
+    the end.
+    """
 
     measurements: tuple[Measurement, ...]
     idle_us: float
+    resident_bytes: int
 
 
 async def run_once(plan: Plan, run: int, progress: Callable[[str], None]) -> Run:
@@ -114,7 +119,7 @@ async def run_once(plan: Plan, run: int, progress: Callable[[str], None]) -> Run
             for door in plan.doors[turn:] + plan.doors[:turn]:
                 progress(f"run {run + 1} of {plan.runs}: {case.name}, picker: {door}")
                 measurements.append(await _measure(plan, case, door, run, (subject, envoy)))
-        return Run(tuple(measurements), idle_us)
+        return Run(tuple(measurements), idle_us, resident_bytes(subject.pid))
 
 
 def _asking(subject: Subject, mode: Mode, endpoints: Sequence[str]) -> Listener:

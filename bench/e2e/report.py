@@ -115,7 +115,11 @@ def table(runs: Sequence[Run]) -> Table:
 def conclusion(plan: Plan, runs: Sequence[Run]) -> str:
     """Say what the table does not."""
     idle = ", ".join(f"{run.idle_us / 1000:.1f}" for run in runs)
-    return f"Without requests, {plan.kind} takes {idle} ms of CPU a second.\n{LEFT_OUT}"
+    memory = ", ".join(f"{run.resident_bytes / 1e6:.0f}" for run in runs)
+    return (
+        f"Without requests, the {plan.kind} takes {idle} ms of CPU a second; "
+        f"at the end it holds {memory} MB of memory.\n{LEFT_OUT}"
+    )
 
 
 def as_json(plan: Plan, runs: Sequence[Run]) -> bytes:
@@ -130,6 +134,7 @@ def as_json(plan: Plan, runs: Sequence[Run]) -> bytes:
             "grpcio": importlib.metadata.version("grpcio"),
         },
         "idle_us_per_second": [run.idle_us for run in runs],
+        "resident_bytes": [run.resident_bytes for run in runs],
         "measurements": [asdict(measurement) for run in runs for measurement in run.measurements],
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2)

@@ -61,8 +61,8 @@ def test_a_case_is_open_or_closed_and_large_enough() -> None:
 
 def test_each_measurement_stands_beside_the_one_without_a_picker() -> None:
     runs = [
-        Run((measurement("none", 0, 0, 1.0), measurement("duplex", 0, 100, 3.0)), 0.0),
-        Run((measurement("none", 1, 0, 2.0), measurement("duplex", 1, 300, math.inf)), 0.0),
+        Run((measurement("none", 0, 0, 1.0), measurement("duplex", 0, 100, 3.0)), 0.0, 0),
+        Run((measurement("none", 1, 0, 2.0), measurement("duplex", 1, 300, math.inf)), 0.0, 0),
     ]
 
     ((key, group),) = pairs(runs).items()
