@@ -1,0 +1,92 @@
+"""A profile drops, adds up and chooses, and can say why."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from scorer.filters import not_draining
+from scorer.profile import Profile, Weighted, built_in_profile
+from scorer.scorers import least_load, token_load
+from tests.scorer.support import Asked, all_rows, fleet_of
+
+if TYPE_CHECKING:
+    from scorer.contract import Request, Rows, Scores
+    from scorer.fleet import Fleet
+
+NOW = 1000.0
+
+
+def by_row(_fleet: Fleet, rows: Rows, _request: Request, _now: float) -> Scores:
+    return rows / 10.0
+
+
+def test_totals_are_weighted_sums_and_explain_themselves() -> None:
+    fleet = fleet_of(3)
+    fleet.own[:3] = [1, 0, 3]
+    profile = Profile((Weighted("least-load", 2.0, least_load), Weighted("by-row", 1.0, by_row)))
+    choice = profile.run(fleet, all_rows(fleet), Asked(), NOW, Random(1), count=2)
+    assert choice.rows == (1, 0)
+    assert choice.explain() == {
+        "10.0.0.2:8000": {"total": 2.1, "least-load": 1.0, "by-row": 0.1},
+        "10.0.0.1:8000": {"total": 1.0, "least-load": 0.5, "by-row": 0.0},
+        "10.0.0.3:8000": {"total": 0.7, "least-load": 0.25, "by-row": 0.2},
+    }
+    assert list(choice.explain()) == ["10.0.0.2:8000", "10.0.0.1:8000", "10.0.0.3:8000"]
+
+
+def test_an_explanation_outlives_its_endpoints() -> None:
+    fleet = fleet_of(1)
+    choice = built_in_profile().run(fleet, all_rows(fleet), Asked(), NOW, Random(1))
+    fleet.remove(fleet.slot_at(0))
+    fleet.add("10.9.9.9:1")
+    assert list(choice.explain()) == ["10.0.0.1:8000"]
+
+
+def test_filters_drop_and_may_leave_nobody() -> None:
+    fleet = fleet_of(2)
+    profile = Profile((Weighted("least-load", 1.0, least_load),), filters=(not_draining,))
+    fleet.own[0] = 9
+    fleet.draining[1] = True
+    assert profile.run(fleet, all_rows(fleet), Asked(), NOW, Random(1)).rows == (0,)
+    fleet.draining[0] = True
+    nobody = profile.run(fleet, all_rows(fleet), Asked(), NOW, Random(1))
+    assert nobody.rows == ()
+    assert nobody.explain() == {}
+
+
+def test_without_scorers_all_are_equal() -> None:
+    fleet = fleet_of(3)
+    chosen = {Profile(()).run(fleet, all_rows(fleet), Asked(), NOW, Random(s)).rows[0] for s in range(50)}
+    assert chosen == {0, 1, 2}
+
+
+def test_a_preferred_row_that_is_no_candidate_is_not_taken() -> None:
+    fleet = fleet_of(3)
+    choice = built_in_profile().run(fleet, np.array([0, 1]), Asked(), NOW, Random(1), prefer=2)
+    assert choice.rows[0] in (0, 1)
+
+
+def test_an_unsure_profile_also_takes_the_second_best() -> None:
+    fleet = fleet_of(2)
+    fleet.own[0] = 1
+    profile = built_in_profile()
+    rows = all_rows(fleet)
+    sure = {profile.run(fleet, rows, Asked(), NOW, Random(s)).rows[0] for s in range(50)}
+    unsure = {profile.run(fleet, rows, Asked(), NOW, Random(s), unsure=True).rows[0] for s in range(50)}
+    assert sure == {1}
+    assert unsure == {0, 1}
+
+
+@pytest.mark.parametrize(("own", "tokens", "best"), [((0, 1), (9000, 0), 0), ((5, 5), (9000, 0), 1)])
+def test_built_in_tokens_decide_between_equals_but_never_against_an_idle_endpoint(
+    own: tuple[int, int], tokens: tuple[int, int], best: int
+) -> None:
+    fleet = fleet_of(2)
+    fleet.own[:2] = own
+    fleet.own_tokens[:2] = tokens
+    assert token_load(fleet, all_rows(fleet), Asked(), NOW).argmax() == 1
+    assert built_in_profile().run(fleet, all_rows(fleet), Asked(), NOW, Random(1)).rows == (best,)
