@@ -1,0 +1,228 @@
+"""What the picker tells about itself on its own metrics page. All names begin with ``picker_``.
+
+The hot path touches only children that were bound to their labels beforehand. What can be read off
+the fleet is read when a page is asked for, never kept twice. Label values are bounded: endpoints
+come from the pool and at most :data:`MOST_ENDPOINTS` get series of their own; reasons are a first
+few, the rest is ``other``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from numpy.typing import NDArray
+    from prometheus_client import Metric
+
+    from scorer.fleet import Fleet
+
+MOST_ENDPOINTS = 128
+"""Endpoints with series of their own. One family of many more would hold up the event loop for too long."""
+MOST_REASONS = 32
+"""Distinct values of one label, before the rest is counted as ``other``."""
+
+STATES = ("unreachable", "breaker_open", "draining", "full", "eligible")
+"""An endpoint is in the first of these that holds for it, so that the states add up to the pool."""
+
+_DECISION_BUCKETS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.25)
+_SCRAPE_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+_M = TypeVar("_M", bound=MetricWrapperBase)
+
+
+class _Bound(Generic[_M]):
+    """The children of a metric with one label, each looked up by a plain dictionary."""
+
+    def __init__(self, metric: _M, *known: str) -> None:
+        self._metric = metric
+        self._other = metric.labels("other")
+        self._children = {value: metric.labels(value) for value in known}
+
+    def __getitem__(self, value: str) -> _M:
+        child = self._children.get(value)
+        if child is None:
+            if len(self._children) >= MOST_REASONS:
+                return self._other
+            child = self._children[value] = self._metric.labels(value)
+        return child
+
+
+class Metrics:
+    """Counts what happens, and describes the fleet as it is when asked.
+
+    ``clock`` is the one the fleet's times are of: that of the event loop.
+    """
+
+    def __init__(self, fleet: Fleet, clock: Callable[[], float] = time.monotonic) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        GCCollector(registry=registry)
+        registry.register(_FleetCollector(fleet, clock))
+        decisions = Counter(
+            "picker_decisions",
+            "Decisions: picked, simplest (picked after the deadline), refused.",
+            ["outcome"],
+            registry=registry,
+        )
+        self._picked = decisions.labels("picked")
+        self._simplest = decisions.labels("simplest")
+        self._refused = decisions.labels("refused")
+        self._refusals = _Bound(
+            Counter("picker_refusals", "Requests refused.", ["reason"], registry=registry),
+            "rejected-no-endpoints",
+            "rejected-saturated",
+        )
+        self._decision_seconds = Histogram(
+            "picker_decision_duration_seconds",
+            "From the question to the decision.",
+            buckets=_DECISION_BUCKETS,
+            registry=registry,
+        )
+        self._scrape_seconds = _Bound(
+            Histogram(
+                "picker_scrape_duration_seconds",
+                "Fetching and reading one page of an endpoint.",
+                ["result"],
+                buckets=_SCRAPE_BUCKETS,
+                registry=registry,
+            ),
+            "ok",
+        )
+        self._unreadable = _Bound(
+            Counter(
+                "picker_unreadable_bodies",
+                "Requests routed by their headers since their body told no model.",
+                ["reason"],
+                registry=registry,
+            )
+        )
+        self._internal_errors = _Bound(
+            Counter(
+                "picker_internal_errors",
+                "Faults of the picker itself that were caught; the log has each.",
+                ["where"],
+                registry=registry,
+            )
+        )
+        self._streams = Counter("picker_streams", "ext_proc streams opened.", registry=registry)
+        self._streams_open = Gauge("picker_streams_open", "ext_proc streams open now.", registry=registry)
+
+    def decided(self, outcome: str, seconds: float) -> None:
+        """A decision was made: ``picked``, ``simplest``, or else the reason of a refusal."""
+        if outcome == "picked":
+            self._picked.inc()
+        elif outcome == "simplest":
+            self._simplest.inc()
+        else:
+            self._refused.inc()
+            self._refusals[outcome].inc()
+        self._decision_seconds.observe(seconds)
+
+    def scraped(self, result: str, seconds: float) -> None:
+        """A page was fetched and read, with what result (``ok``, ``timeout``, …)."""
+        self._scrape_seconds[result].observe(seconds)
+
+    def unreadable(self, reason: str) -> None:
+        """A body told no model. What follows a colon in the reason varies from body to body."""
+        self._unreadable[reason.partition(":")[0]].inc()
+
+    def internal_error(self, where: str) -> None:
+        """A fault of the picker itself was caught."""
+        self._internal_errors[where].inc()
+
+    def stream_opened(self) -> None:
+        """A stream was opened."""
+        self._streams.inc()
+        self._streams_open.inc()
+
+    def stream_closed(self) -> None:
+        """A stream was closed, however."""
+        self._streams_open.dec()
+
+
+class _FleetCollector(Collector):
+    """Gauges read off the fleet's columns."""
+
+    def __init__(self, fleet: Fleet, clock: Callable[[], float]) -> None:
+        self._fleet = fleet
+        self._clock = clock
+
+    def describe(self) -> Iterable[Metric]:
+        """Only the names: without this the registry would collect once to learn them."""
+        return [_family(name) for name in _FLEET_HELP]
+
+    def collect(self) -> Iterator[Metric]:
+        """One pass over the columns for a page."""
+        fleet, now = self._fleet, self._clock()
+        rows = np.flatnonzero(fleet.alive)
+        yield self._states(rows, now)
+
+        in_flight = fleet.own[rows] + fleet.untracked[rows]
+        yield _plain("picker_requests_in_flight", float(in_flight.sum()))
+        ages = now - fleet.fetched_at[rows]
+        fetched = np.isfinite(ages)
+        yield _plain("picker_endpoints_never_scraped", float(np.count_nonzero(~fetched)))
+        yield _plain("picker_oldest_page_age_seconds", float(ages[fetched].max(initial=0.0)))
+
+        own = rows[:MOST_ENDPOINTS]
+        addresses = [fleet.addresses[row] for row in own.tolist()]
+        yield _per_endpoint("picker_endpoint_requests_in_flight", addresses, in_flight[:MOST_ENDPOINTS])
+        yield _per_endpoint("picker_endpoint_reported_load", addresses, fleet.scraped_load[own])
+        yield _per_endpoint("picker_endpoint_page_age_seconds", addresses, ages[:MOST_ENDPOINTS])
+        yield _per_endpoint("picker_endpoint_breaker_open", addresses, fleet.breaker_open[own])
+
+    def _states(self, rows: NDArray[np.intp], now: float) -> Metric:
+        fleet = self._fleet
+        conditions = [
+            ~fleet.reachable[rows],
+            fleet.breaker_open[rows],
+            fleet.draining[rows],
+            fleet.full_until[rows] > now,
+        ]
+        state = np.select(conditions, range(len(conditions)), default=len(conditions))
+        counts = np.bincount(state, minlength=len(STATES)).tolist()
+        family = _family("picker_endpoints", "state")
+        for name, count in zip(STATES, counts, strict=True):
+            family.add_metric([name], count)
+        return family
+
+
+_FLEET_HELP = {
+    "picker_endpoints": "Endpoints of the pool by state.",
+    "picker_endpoints_never_scraped": "Endpoints of which no page could be had yet.",
+    "picker_oldest_page_age_seconds": "Age of the oldest last good page; 0 without any.",
+    "picker_requests_in_flight": "Requests sent to the pool and not known to have ended.",
+    "picker_endpoint_requests_in_flight": "Requests sent there and not known to have ended.",
+    "picker_endpoint_reported_load": "Requests there, from whomever, as its last page says.",
+    "picker_endpoint_page_age_seconds": "Time since its last good page.",
+    "picker_endpoint_breaker_open": "1 while it is held out for failing.",
+}
+
+
+def _family(name: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, _FLEET_HELP[name], labels=labels)
+
+
+def _plain(name: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, _FLEET_HELP[name], value=value)
+
+
+def _per_endpoint(name: str, addresses: list[str], values: NDArray[np.float64] | NDArray[np.bool_]) -> Metric:
+    """One sample an endpoint, but none where the value is not known."""
+    family = _family(name, "endpoint")
+    for address, value in zip(addresses, values.tolist(), strict=True):
+        if math.isfinite(value):
+            family.add_metric([address], value)
+    return family
