@@ -43,6 +43,7 @@ _UNKNOWN_INTERVAL = 1.0
 """Least seconds between attempts while the dialect is not known: it may be one to be asked that seldom."""
 _MAX_BACKOFF_INTERVALS = 10
 _MAX_BACKOFF = 10.0
+_MAX_DOUBLINGS = 10
 _UNREACHABLE_RETRY = 2.0
 """An endpoint held for unreachable gets no requests, so its return must not be noticed late."""
 _JITTER = 0.1
@@ -259,8 +260,7 @@ class Scraper:
 
     def _page_failed(self, target: _Target, error: FetchError) -> float:
         target.failures += 1
-        never_there = not target.had_page and error.outcome in (Outcome.STATUS, Outcome.FORMAT)
-        if never_there or target.failures >= _FAILURES_TO_TELL:
+        if target.failures >= _FAILURES_TO_TELL:
             self._tell_failure(target, str(error))
         if self._page_is_contact(target) and self._is_watched(target):
             # A page that is slow or broken is no sign against the requests that the same port serves.
@@ -273,7 +273,7 @@ class Scraper:
             longest = _UNREACHABLE_RETRY
         else:
             longest = min(interval * _MAX_BACKOFF_INTERVALS, _MAX_BACKOFF)
-        delay = longest if never_there else interval * 2.0 ** min(target.failures, 10)
+        delay = interval * 2.0 ** min(target.failures, _MAX_DOUBLINGS)
         return max(interval, min(delay, longest)) * (1.0 + self._random.random() * _JITTER)
 
     def _interval(self, dialect: Dialect | None) -> float:
