@@ -23,6 +23,10 @@ class Endpoint:
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
+class EndpointsError(Exception):
+    """There is no first set of endpoints to start with; one line that says what, where and the mend."""
+
+
 class Source(Protocol):
     """Where membership comes from."""
 
@@ -30,5 +34,7 @@ class Source(Protocol):
         """Give the whole set at first and after every change; never twice the same in a row.
 
         A source that loses its origin keeps silent (the last good set stays in force) and says so
-        once in the log. It ends only by cancellation.
+        once in the log. It ends only by cancellation or ``aclose``.
+
+        Raises EndpointsError instead of the first set.
         """

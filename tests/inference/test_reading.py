@@ -86,7 +86,7 @@ def test_bodies_that_can_not_be_json_are_not_asked_for(header: str, value: str, 
 
 
 @given(st.binary(max_size=60), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_garbage_never_raises(garbage: bytes, complete: bool) -> None:
     for path in ("/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/v1/completions"):
         asked_raw(garbage, path, complete=complete)
@@ -128,7 +128,7 @@ _ODD = st.recursive(
     ),
     st.sampled_from(["chat/completions", "completions", "embeddings", "responses"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_values_of_any_shape_are_taken_or_left(document: dict[str, Any], surface: str) -> None:
     question = asked(document, "/v1/" + surface)
     assert isinstance(question.prompt, bytes)

@@ -28,7 +28,7 @@ def written(document: dict[str, Any], ascii_only: bool, indent: int | None) -> b
 
 
 @given(_DOCUMENT, st.booleans(), st.sampled_from([None, 1]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_it_finds_what_a_parser_finds(document: dict[str, Any], ascii_only: bool, indent: int | None) -> None:
     body = written(document, ascii_only, indent)
     members, whole = find_members(body, WANTED, complete=False)
@@ -38,7 +38,7 @@ def test_it_finds_what_a_parser_finds(document: dict[str, Any], ascii_only: bool
 
 
 @given(_DOCUMENT, st.booleans(), st.sampled_from([None, 1]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_what_the_front_does_not_reach_is_found_from_the_end(
     document: dict[str, Any], ascii_only: bool, indent: int | None
 ) -> None:
@@ -72,7 +72,7 @@ def test_of_repeated_members_the_last_counts() -> None:
 
 
 @given(_DOCUMENT, st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_truncation_and_damage_never_raise(document: dict[str, Any], data: st.DataObject) -> None:
     body = written(document, ascii_only=False, indent=None)
     cut = data.draw(st.integers(0, len(body)))
@@ -86,7 +86,7 @@ def test_truncation_and_damage_never_raise(document: dict[str, Any], data: st.Da
 
 
 @given(_VALUE, st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_beginning_of_a_value_is_a_value_that_begins_like_it(value: Any, data: st.DataObject) -> None:
     raw = written(value, ascii_only=data.draw(st.booleans()), indent=None)
     cut = raw[: data.draw(st.integers(1, len(raw)))]
