@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from picker.extproc.effects import Ask, Cancel, Done, Ended, FirstToken, Send
-from picker.extproc.session import BodyBudget, Session, SessionOptions
+from picker.extproc.session import Session, SessionOptions
 from picker.routing.decision import Cause, Decision, Outcome, Refusal
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
+    from picker.extproc.bodies import BodyBudget
     from picker.extproc.effects import Effect
     from picker.inference.question import Question
     from picker.routing.decision import Answer, Pending, Ticket, Visibility

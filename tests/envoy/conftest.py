@@ -1,0 +1,69 @@
+"""A gateway as users have it: real Envoy, the picker as a process, two upstreams."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+from bench.rig.envoy import Envoy, ExtProc, Listener, bootstrap
+from bench.rig.picker import Picker
+from tests.support.upstream import Upstream, upstreams
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from bench.rig.envoy import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A running gateway; ``url`` is where clients send."""
+
+    url: str
+    client: aiohttp.ClientSession
+    picker: Picker
+    envoy: Envoy
+    servers: list[Upstream]
+
+    async def series(self) -> dict[str, float]:
+        """The picker's own metrics, by series as written on the page."""
+        page = await self.picker.metrics()
+        pairs = (line.rpartition(" ") for line in page.splitlines() if line and line[0] != "#")
+        return {name: float(value) for name, _, value in pairs}
+
+
+@asynccontextmanager
+async def gateway(
+    mode: Mode, *, servers: int = 2, tls: bool = False, failure_mode_allow: bool = False, **env: str
+) -> AsyncIterator[Gateway]:
+    """Everything up; ``env`` are further settings of the picker, without their prefix, in lower case."""
+    async with AsyncExitStack() as stack:
+        pool = await stack.enter_async_context(upstreams(servers))
+        addresses = [server.address for server in pool]
+        settings = {f"PICKER_{name.upper()}": value for name, value in env.items()}
+        picker = await stack.enter_async_context(
+            Picker(
+                {
+                    "PICKER_ENDPOINTS": ",".join(addresses),
+                    "PICKER_SECURE_SERVING": str(tls).lower(),
+                    "PICKER_DRAIN_DELAY": "0.5s",
+                    **settings,
+                }
+            )
+        )
+        listener = Listener(
+            name="picker",
+            endpoints=addresses,
+            balancer="picker",
+            ext_proc=ExtProc(
+                address=picker.address, mode=mode, tls=tls, failure_mode_allow=failure_mode_allow
+            ),
+        )
+        envoy = await stack.enter_async_context(Envoy(bootstrap([listener])))
+        client = await stack.enter_async_context(
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60), auto_decompress=False)
+        )
+        yield Gateway(f"http://{envoy.address('picker')}", client, picker, envoy, pool)
