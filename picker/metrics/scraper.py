@@ -192,7 +192,7 @@ class Scraper:
 
     async def _scrape(self, target: _Target, session: aiohttp.ClientSession) -> float:
         started = self._clock()
-        outcome = Outcome.INTERNAL
+        outcome: Outcome | None = None
         try:
             dialect, page = await self._get_page(target, session)
             reading = dialect.read(page)
@@ -200,8 +200,12 @@ class Scraper:
         except FetchError as error:
             outcome = error.outcome
             return self._page_failed(target, error)
+        except Exception:
+            outcome = Outcome.INTERNAL
+            raise
         finally:
-            self._on_scrape(outcome.value, self._clock() - started)
+            if outcome is not None:  # a fetch that is cancelled at the end is no attempt
+                self._on_scrape(outcome.value, self._clock() - started)
             self._note_attempt(target)
         return self._page_arrived(target, dialect, reading, started)
 
@@ -240,7 +244,7 @@ class Scraper:
             log.info("metrics of %s: the server was restarted", target.endpoint.address)
         first = not target.had_page
         target.had_page, target.told, target.failures = True, False, 0
-        target.engine = reading.engine
+        target.engine = reading.engine or target.engine
         if self._page_is_contact(target):
             self._contact_made(target)
         self._write(target.slot, reading, now)

@@ -133,6 +133,8 @@ def test_the_engine_changes_with_the_cluster_and_with_the_proxy() -> None:
 
     assert len({engine("s1", "p1"), engine("s2", "p1"), engine("s1", "p2")}) == 3
     assert engine("s1", "p1") == engine("s1", "p1")
+    starting = series(LOOP, 1, SessionName="s1", actor_id="c", component="controller")
+    assert RAY_SERVE.read(starting).engine == ""
 
 
 def test_loaded_models_and_the_kv_cache_of_serve_llm() -> None:

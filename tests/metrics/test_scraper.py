@@ -259,6 +259,28 @@ async def test_an_error_of_our_own_does_not_end_the_scraping(caplog: pytest.LogC
     assert "a bug" in caplog.text
 
 
+async def test_a_restart_of_the_server_is_told(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    server = await rig.server(metrics=http(VLLM_PAGE))
+    rig.watch(server)
+    await rig.until(lambda: len(rig.pages) >= 3)
+    assert caplog.records == []
+    server.answers["/metrics"] = http(VLLM_PAGE.replace(b"seconds 1", b"seconds 2"))
+    seen = len(rig.pages)
+    await rig.until(lambda: len(rig.pages) >= seen + 3)
+    assert [record.message for record in caplog.records] == [
+        f"metrics of {server.address}: the server was restarted"
+    ]
+
+
+async def test_the_end_of_the_scraping_is_no_failure() -> None:
+    async with running_rig(VLLM) as rig:
+        server = await rig.server(metrics=hang)
+        rig.watch(server)
+        await rig.until(lambda: server.requests == ["/metrics"])
+    assert rig.outcomes == []
+
+
 @pytest.mark.parametrize("address", ["", "no port", "host:port:more", "[::1", "127.0.0.1:99999", "x\r\n:1"])
 async def test_an_impossible_metrics_address_is_one_more_failure(rig: Rig, address: str) -> None:
     slot = rig.fleet.add("127.0.0.1:1")

@@ -85,7 +85,7 @@ def read(page: bytes) -> Reading:
         local_running=total(local),
         models=_loaded_models(families),
         marker=fingerprint(sample.value for sample in changing),
-        engine=_engine((*loops[:1], *placed[:1]), proxies),
+        engine="" if loops and not proxies else _engine((*loops[:1], *placed[:1]), proxies),
     )
 
 
@@ -139,7 +139,7 @@ def _loaded_models(families: Families) -> frozenset[str]:
 
 
 def _engine(series: Iterable[Sample], proxies: frozenset[str]) -> str:
-    """The cluster's session and the proxy's actor: one of them changes when either is restarted."""
+    """The cluster's session and the proxy's actor (where it is known): a restart changes one of them."""
     session = next((name for sample in series if (name := sample.label(b"SessionName"))), "")
     return "/".join([session, *sorted(proxies)[:4]])
 
