@@ -1,4 +1,4 @@
-"""The end-to-end bench, run small, with the yardstick in the picker's place."""
+"""The end-to-end bench, run small; and that the yardstick it compares with is a correct picker."""
 
 from __future__ import annotations
 
@@ -112,8 +112,6 @@ async def test_the_yardstick_keeps_every_body_whole_in_every_mode() -> None:
 def test_a_quick_run_gives_figures_for_each_mode(tmp_path: Path) -> None:
     arguments = [
         "--quick",
-        "--picker",
-        "yardstick",
         "--case",
         "small",
         "--servers",
