@@ -441,16 +441,18 @@ class Session:
         if response.over or response.begun:
             return []
         effects: list[Effect] = []
-        never_sent = self._state in _UNDECIDED
-        if never_sent:
-            # A reply of the gateway itself: a timeout, or a body that it will not buffer.
-            effects = self._give_up_request()
         headers = header_dict(message.headers)
-        response.headers(headers)
-        override = b"" if never_sent else self._override_for_text(headers)
-        effects.append(Send((RESPONSE_HEADERS_CONTINUE, override)) if override else _PASS_RESPONSE_HEADERS)
-        if never_sent:
+        override = b""
+        if self._state in _UNDECIDED:
+            # A reply of the gateway itself: a timeout, or a body that it will not buffer. No endpoint
+            # has seen the request, so this status is not one's.
+            effects = self._give_up_request()
             self._end_request(effects, Cause.ABORTED)
+            response.headers(headers)
+        else:
+            response.headers(headers)
+            override = self._override_for_text(headers)
+        effects.append(Send((RESPONSE_HEADERS_CONTINUE, override)) if override else _PASS_RESPONSE_HEADERS)
         if message.end_of_stream:
             self._end_response(effects)
         return effects

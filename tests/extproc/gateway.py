@@ -1,0 +1,212 @@
+"""A gateway on paper: writes the messages of one stream and reads what it is told, in one notation.
+
+``RH RB RT`` are request headers, body, trailers and ``SH SB ST`` those of the response; ``*`` is
+end of stream, ``(n)`` a body's bytes. A play-book is a table of what happens and what is done then::
+
+    RH POST          ->
+    RB*(5)           -> ask
+    decide a         -> RH a, RB*(5)
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from picker.extproc._generated.external_processor_pb2 import ProcessingRequest, ProcessingResponse
+from picker.extproc.bodies import BodyBudget
+from picker.extproc.effects import Ask, Cancel, Done, Ended, FirstToken, Send
+from picker.extproc.messages import DESTINATION
+from picker.extproc.session import Session, SessionOptions
+from picker.routing.decision import Decision, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from picker.extproc._generated.base_pb2 import HeaderMap
+    from picker.extproc._generated.external_processor_pb2 import CommonResponse
+    from picker.extproc.effects import Effect
+
+MODES = {"none": 0, "streamed": 1, "buffered": 2, "buffered-partial": 3, "duplex": 4, "grpc": 5}
+WORDS = {
+    f"{side}_{part}": letter + part[0].upper()
+    for side, letter in (("request", "R"), ("response", "S"))
+    for part in ("headers", "body", "trailers")
+}
+ADDRESSES = {"a": "10.0.0.1:8000", "b": "10.0.0.2:8000"}
+NAMES = {address: name for name, address in ADDRESSES.items()}
+CHAT = "/v1/chat/completions"
+BODY = b'{"model":"llama","messages":[{"role":"user","content":"hello"}]}'
+
+
+class Mark:
+    """Stands for routing's ticket."""
+
+
+def message(
+    phase: str,
+    *,
+    headers: dict[str, str] | None = None,
+    body: bytes = b"",
+    end: bool = False,
+    modes: str = "",
+    metadata: Mapping[str, Mapping[str, Any]] | None = None,
+) -> bytes:
+    """One ProcessingRequest; ``modes`` makes it the first of a stream: ``duplex/none``."""
+    request = ProcessingRequest()
+    if phase.endswith("headers"):
+        part = getattr(request, phase)
+        fill(part.headers, headers or {})
+        part.end_of_stream = end
+    elif phase.endswith("body"):
+        getattr(request, phase).body = body
+        getattr(request, phase).end_of_stream = end
+    else:
+        fill(getattr(request, phase).trailers, headers or {"x-trailer": "1"})
+    if modes:
+        asked, answered = modes.split("/")
+        request.protocol_config.request_body_mode = MODES[asked]  # type: ignore[assignment]
+        request.protocol_config.response_body_mode = MODES[answered]  # type: ignore[assignment]
+    for namespace, fields in (metadata or {}).items():
+        request.metadata_context.filter_metadata[namespace].update(dict(fields))
+    return request.SerializeToString()
+
+
+def fill(into: HeaderMap, headers: dict[str, str]) -> None:
+    for name, value in headers.items():
+        into.headers.add(key=name, raw_value=value.encode("latin-1"))
+
+
+def response(effect: Send) -> ProcessingResponse:
+    """The message that the gateway receives."""
+    return ProcessingResponse.FromString(b"".join(effect.segments))
+
+
+class Play:
+    """One session, fed by lines of a play-book."""
+
+    def __init__(self, modes: str = "", options: SessionOptions | None = None, budget: int = 1 << 20) -> None:
+        self.budget = BodyBudget(budget)
+        self.session = Session(options or SessionOptions(), self.budget)
+        self.sent: list[ProcessingResponse] = []
+        self.asked: list[Ask] = []
+        self._modes = modes
+
+    def act(self, book: str) -> None:
+        """Do every line and compare what is done then."""
+        for line in filter(None, map(str.strip, book.splitlines())):
+            event, arrow, wanted = line.partition("->")
+            assert arrow, f"a line without an arrow: {line}"
+            assert self.do(event.strip()) == wanted.strip(), line
+
+    def do(self, event: str) -> str:
+        return ", ".join(map(self._describe, self._effects(event)))
+
+    def _effects(self, event: str) -> list[Effect]:
+        session = self.session
+        word, *rest = event.split()
+        match word:
+            case "decide":
+                return session.decided(
+                    Decision(tuple(ADDRESSES[name] for name in rest[0].split("+")), Mark())
+                )
+            case "refuse":
+                return session.decided(Refusal(int(rest[0]), "rejected-saturated", "full"))
+            case "expire":
+                return session.expired()
+            case "close":
+                return session.closed(clean=True)
+            case "lose":
+                return session.closed(clean=False)
+            case _:
+                modes, self._modes = self._modes, ""
+                return session.receive(self._write(word, rest, modes))
+
+    def _write(self, word: str, rest: list[str], modes: str) -> bytes:
+        found = re.fullmatch(r"([RS])([HBT])(\*?)(?:\((\d+)\))?", word)
+        assert found, f"no such message: {word}"
+        side = {"R": "request", "S": "response"}[found[1]]
+        extra = dict(item.split("=", 1) for item in rest if "=" in item)
+        plain = [item for item in rest if "=" not in item]
+        end = bool(found[3])
+        if found[2] == "B":
+            size = int(found[4] or 0)
+            return message(f"{side}_body", body=(BODY * (size // len(BODY) + 1))[:size], end=end, modes=modes)
+        if found[2] == "T":
+            return message(f"{side}_trailers", modes=modes)
+        if side == "request":
+            headers = {":method": plain[0], ":path": plain[1] if len(plain) > 1 else CHAT} | extra
+        else:
+            headers = {":status": plain[0]} | extra
+        return message(f"{side}_headers", headers=headers, end=end, modes=modes)
+
+    def _describe(self, effect: Effect) -> str:
+        match effect:
+            case Send():
+                answer = response(effect)
+                self.sent.append(answer)
+                return describe(answer)
+            case Ask():
+                self.asked.append(effect)
+                flags = [name for name in ("provisional", "simplest") if getattr(effect, name)]
+                return " ".join(["ask", *flags])
+            case Cancel():
+                return "cancel"
+            case FirstToken():
+                return "first token"
+            case Ended(outcome):
+                extra = [f"{outcome.status}"] if outcome.status else []
+                extra += ["full"] if outcome.back_pressure else []
+                extra += [f"retry={outcome.retry_after:g}"] if outcome.retry_after is not None else []
+                extra += [f"served={NAMES[outcome.served]}"] if outcome.served else []
+                return " ".join(["ended", outcome.cause.value, *extra])
+            case Done(error):
+                return "reset" if error else "done"
+
+
+def describe(answer: ProcessingResponse) -> str:
+    """What the gateway is told, in the notation of play-books."""
+    kind = answer.WhichOneof("response")
+    match kind:
+        case "request_headers" | "response_headers":
+            return _headers(WORDS[kind], answer, getattr(answer, kind).response)
+        case "request_body" | "response_body":
+            return _body(WORDS[kind], answer, getattr(answer, kind).response)
+        case "request_trailers" | "response_trailers":
+            return WORDS[kind]
+        case "immediate_response":
+            return f"reply {answer.immediate_response.status.code}"
+        case _:
+            raise AssertionError(f"an answer that Envoy does not take: {kind}")
+
+
+def _headers(word: str, answer: ProcessingResponse, common: CommonResponse) -> str:
+    words = [word, *_destination(answer, common)]
+    if answer.HasField("mode_override"):
+        names = {number: name for name, number in MODES.items()}
+        mode = answer.mode_override
+        assert mode.response_header_mode == mode.SEND
+        words.append(f"modes={names[mode.request_body_mode]}/{names[mode.response_body_mode]}")
+    return " ".join(words)
+
+
+def _body(word: str, answer: ProcessingResponse, common: CommonResponse) -> str:
+    if not common.HasField("body_mutation"):
+        return " ".join([word, *_destination(answer, common)])
+    streamed = common.body_mutation.streamed_response
+    return f"{word}{'*' if streamed.end_of_stream else ''}({len(streamed.body)})"
+
+
+def _destination(answer: ProcessingResponse, common: CommonResponse) -> list[str]:
+    """Where the request is sent: the header and the metadata must say one and the same."""
+    headers = [
+        (h.header.key, h.header.raw_value.decode(), h.append_action)
+        for h in common.header_mutation.set_headers
+    ]
+    if not headers:
+        assert not answer.HasField("dynamic_metadata")
+        return []
+    [(key, value, action)] = headers
+    assert (key, action) == (DESTINATION, 2)
+    assert answer.dynamic_metadata["envoy.lb"][DESTINATION] == value  # type: ignore[index]
+    return ["+".join(NAMES[address] for address in value.split(","))]
