@@ -1,0 +1,189 @@
+"""What is in flight where, and that it is taken back exactly once."""
+
+from __future__ import annotations
+
+import pytest
+
+from picker.routing.decision import Cause, Outcome
+from picker.routing.history import STEP
+from picker.routing.ledger import DEFAULT_PREFILL_RATE, DEFAULT_SERVICE_TIME
+from tests.routing.support import OK, SEES_ALL, SEES_NOTHING, SEES_STATUS, UNSEEN, Pool
+
+PROMPT = b"x" * 4 * 8000
+TOKENS = 8000.0
+
+
+def test_a_request_counts_from_its_decision_to_its_end_and_once() -> None:
+    pool = Pool(1)
+    ticket = pool.send_to(1)
+    assert pool.fleet.own[0] == pool.router.in_flight == 1
+    for outcome in (OK, OK, UNSEEN, Outcome(Cause.ABORTED)):
+        pool.router.ended(ticket, outcome, pool.now)
+    assert pool.fleet.own[0] == pool.router.in_flight == pool.fleet.untracked[0] == 0
+
+
+@pytest.mark.parametrize("cause", [Cause.COMPLETE, Cause.CLOSED, Cause.ABORTED])
+def test_tokens_go_with_the_first_token_or_with_the_end(cause: Cause) -> None:
+    pool = Pool(1)
+    first, second = pool.send_to(1, prompt=PROMPT), pool.send_to(1, prompt=PROMPT)
+    assert pool.fleet.own_tokens[0] == 2 * TOKENS
+    pool.router.first_token(first, pool.now)
+    pool.router.first_token(first, pool.now)
+    assert pool.fleet.own_tokens[0] == TOKENS
+    pool.router.ended(second, Outcome(cause), pool.now)
+    pool.router.ended(first, OK, pool.now)
+    assert pool.fleet.own_tokens[0] == 0
+    pool.router.first_token(second, pool.now)
+    assert pool.fleet.own_tokens[0] == 0
+
+
+def test_tokens_whose_first_answer_is_out_of_sight_drain() -> None:
+    pool = Pool(2)
+    pool.send_to(1, SEES_STATUS, PROMPT)
+    pool.send_to(1, SEES_STATUS, PROMPT)
+    assert pool.fleet.own_tokens[0] == pytest.approx(2 * TOKENS)
+    pool.router.tick(pool.now + 0.5)
+    assert pool.fleet.own_tokens[0] == pytest.approx(2 * TOKENS - DEFAULT_PREFILL_RATE / 2)
+    pool.router.tick(pool.now + 2.5)
+    assert pool.fleet.own_tokens[0] == 0
+
+
+def test_an_early_end_takes_only_its_own_rest_of_draining_tokens() -> None:
+    pool = Pool(1)
+    first, second = pool.send_to(1, SEES_STATUS, PROMPT), pool.send_to(1, SEES_STATUS, PROMPT)
+    pool.now += 0.25
+    pool.router.ended(first, OK, pool.now)
+    assert pool.fleet.own_tokens[0] == pytest.approx(TOKENS)
+    pool.router.ended(second, OK, pool.now)
+    assert pool.fleet.own_tokens[0] == pytest.approx(0)
+
+
+def test_the_drain_is_learned_from_first_tokens() -> None:
+    slow, fast = Pool(1), Pool(1)
+    for _ in range(200):
+        for pool, seconds in ((slow, 4.0), (fast, 0.25)):
+            ticket = pool.send_to(1, prompt=PROMPT)
+            pool.now += seconds
+            pool.router.first_token(ticket, pool.now)
+            pool.router.ended(ticket, OK, pool.now)
+    for pool, rate in ((slow, 2_000), (fast, 32_000)):
+        pool.send_to(1, SEES_STATUS, PROMPT)
+        pool.router.tick(pool.now + 0.1)
+        assert pool.fleet.own_tokens[0] == pytest.approx(TOKENS - 0.1 * rate, rel=0.02)
+
+
+def test_an_end_only_ever_shows_a_faster_drain() -> None:
+    pool = Pool(1)
+    for _ in range(100):
+        ticket = pool.send_to(1, SEES_STATUS, PROMPT)
+        pool.now += 30  # mostly the answer's own length
+        pool.router.ended(ticket, OK, pool.now)
+    pool.send_to(1, SEES_STATUS, PROMPT)
+    pool.router.tick(pool.now + 0.5)
+    assert pool.fleet.own_tokens[0] == pytest.approx(TOKENS - DEFAULT_PREFILL_RATE / 2)
+
+
+def test_out_of_sight_it_is_assumed_to_run_for_a_while() -> None:
+    pool = Pool(1)
+    ticket = pool.send_to(1, SEES_NOTHING)
+    pool.router.ended(ticket, UNSEEN, pool.now)
+    assert pool.fleet.own[0] == pool.router.in_flight == 0
+    assert pool.fleet.untracked[0] == 1
+    deadline = pool.router.next_deadline()
+    assert deadline == pool.now + DEFAULT_SERVICE_TIME
+    pool.router.tick(deadline - 0.01)
+    assert pool.fleet.untracked[0] == 1
+    pool.router.tick(deadline)
+    assert pool.fleet.untracked[0] == 0
+    assert pool.router.next_deadline() is None
+
+
+def test_that_while_is_learned_from_the_ends_that_are_seen() -> None:
+    pool = Pool(2)
+    pool.answer(1, OK, after=10.0)
+    for number in (1, 2):  # the second endpoint, of which no end was seen, by the pool's
+        ticket = pool.send_to(number, SEES_NOTHING)
+        pool.router.ended(ticket, UNSEEN, pool.now)
+        assert pool.router.next_deadline() == pytest.approx(pool.now + 10.0)
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Outcome(Cause.ABORTED, status=200),
+        Outcome(Cause.COMPLETE, status=500),
+        Outcome(Cause.COMPLETE, status=503, back_pressure=True),
+    ],
+)
+def test_failures_and_aborts_teach_no_service_time(outcome: Outcome) -> None:
+    pool = Pool(1)
+    pool.answer(1, outcome, after=0.1)
+    pool.router.ended(pool.send_to(1, SEES_NOTHING), UNSEEN, pool.now)
+    assert pool.router.next_deadline() == pool.now + DEFAULT_SERVICE_TIME
+
+
+def test_a_newer_page_speaks_for_what_is_out_of_sight() -> None:
+    pool = Pool(1)
+    for _ in range(3):
+        pool.router.ended(pool.send_to(1, SEES_NOTHING), UNSEEN, pool.now)
+        pool.now += 0.2
+    pool.router.page_read(pool.slot(1), pool.now - 0.3, pool.now)
+    assert pool.fleet.untracked[0] == 1, "two were sent before the time of the page"
+    assert pool.router.next_deadline() == pytest.approx(pool.now - 0.2 + DEFAULT_SERVICE_TIME)
+
+
+def test_tokens_of_a_request_out_of_sight_go_on_draining() -> None:
+    pool = Pool(1)
+    pool.router.ended(pool.send_to(1, SEES_NOTHING, PROMPT), UNSEEN, pool.now)
+    assert pool.fleet.own_tokens[0] == pytest.approx(TOKENS)
+    pool.router.page_read(pool.slot(1), pool.now + 0.25, pool.now + 0.25)
+    assert pool.fleet.own_tokens[0] == pytest.approx(TOKENS * 3 / 4)
+
+
+def test_own_at_the_time_of_an_old_page_is_remembered() -> None:
+    pool = Pool(1)
+    start = pool.now
+    tickets = []
+    for second in range(30):
+        pool.now = start + second
+        tickets.append(pool.send_to(1))
+    for age in (0.0, 2.0, 7.0, 11.0):
+        pool.router.page_read(pool.slot(1), pool.now - age + 2 * STEP, pool.now)
+        assert pool.fleet.own_at_page[0] == 30 - age
+    pool.router.page_read(pool.slot(1), pool.now - 25, pool.now)
+    assert pool.fleet.own_at_page[0] == 17, "beyond what is kept: the oldest that is"
+    pool.now += 60
+    pool.router.page_read(pool.slot(1), pool.now - 10, pool.now)
+    assert pool.fleet.own_at_page[0] == 30, "nothing changed since long"
+
+
+def test_the_next_tenant_of_a_row_starts_with_nothing() -> None:
+    pool = Pool(1)
+    for _ in range(50):
+        ticket = pool.send_to(1, prompt=PROMPT)
+        pool.now += 0.1
+        pool.router.first_token(ticket, pool.now)
+        pool.router.ended(ticket, OK, pool.now)
+    running = [pool.send_to(1, visibility, PROMPT) for visibility in (SEES_ALL, SEES_STATUS, SEES_NOTHING)]
+    pool.router.ended(running[2], UNSEEN, pool.now)
+    old = pool.slot(1)
+    pool.fleet.remove(old)
+    new = pool.add("10.0.0.1:80")
+    assert new.row == old.row
+
+    pool.now += 0.05
+    ticket = pool.send_to(1, SEES_STATUS, PROMPT)
+    pool.router.first_token(running[0], pool.now)
+    for late in running:
+        pool.router.ended(late, OK, pool.now)
+    pool.router.page_read(old, pool.now, pool.now)
+    pool.router.endpoint_gone(old)
+    assert pool.fleet.own[0] == pool.router.in_flight == 1
+    assert pool.fleet.untracked[0] == 0
+    assert pool.fleet.own_tokens[0] == pytest.approx(TOKENS)
+    pool.router.page_read(new, pool.now - 1.0, pool.now)
+    assert pool.fleet.own_at_page[0] == 0
+    pool.router.tick(pool.now + 0.5)
+    assert pool.fleet.own_tokens[0] == pytest.approx(TOKENS / 2), "the rate is not the old tenant's"
+    pool.router.ended(ticket, OK, pool.now + 1)
+    assert pool.router.in_flight == 0
