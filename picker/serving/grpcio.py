@@ -29,8 +29,9 @@ _log = logging.getLogger(__name__)
 _LINGER = 1.0
 """Seconds for the last statuses to be written once every stream is over; then connections are cut."""
 
-_RESET_DELAY = 0.001
-"""Seconds between the two signs of a reset that gRPC gives; they come from another thread."""
+_RESET_DELAY = 0.005
+"""Seconds to wait for the second of the two signs of a reset. Another thread brings them, so that on a
+busy machine it may still be late; hence handlers do not rely on ``clean`` alone."""
 
 _MESSAGE_SLACK = 1 << 20
 """Room in a message beside its body: headers (Envoy's limit is 60 KiB by default), attributes, metadata."""

@@ -1,8 +1,8 @@
 """The gRPC health service (grpc.health.v1), on the ext_proc port and on a port of its own.
 
-The wire types and the registration are those of grpcio-health-checking. Its servicer is not used: it
-lacks ``List``, and it holds a lock while it writes to a watcher, so that one watcher that stops
-reading would keep every later change of state from everybody.
+The wire types are those of grpcio-health-checking. Its servicer is not used: it lacks ``List``, and
+it holds a lock while it writes to a watcher, so that one watcher that stops reading would keep every
+later change of state from everybody.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import grpc.aio  # type: ignore[import-untyped]  # grpcio ships no types
-from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # nor does this
+from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]  # nor does this
 
 from picker.serving.listening import Address, bind
 
@@ -84,7 +84,27 @@ class HealthServicer:
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the service to a ``grpc.aio`` server that is not started yet."""
-        health_pb2_grpc.add_HealthServicer_to_server(self, server)
+        # By a generic handler only: with the generated registration, which also makes "registered
+        # methods", the server waits for each kind of call apart, and every ext_proc stream pays for it.
+        handlers = {
+            "Check": grpc.unary_unary_rpc_method_handler(
+                self.Check,
+                request_deserializer=health_pb2.HealthCheckRequest.FromString,
+                response_serializer=health_pb2.HealthCheckResponse.SerializeToString,
+            ),
+            "List": grpc.unary_unary_rpc_method_handler(
+                self.List,
+                request_deserializer=health_pb2.HealthListRequest.FromString,
+                response_serializer=health_pb2.HealthListResponse.SerializeToString,
+            ),
+            "Watch": grpc.unary_stream_rpc_method_handler(
+                self.Watch,
+                request_deserializer=health_pb2.HealthCheckRequest.FromString,
+                response_serializer=health_pb2.HealthCheckResponse.SerializeToString,
+            ),
+        }
+        service = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
 
     def close(self) -> None:
         """End all watches, which would otherwise keep their server from stopping."""
