@@ -77,9 +77,11 @@ class _Watch:
         """The status at the last look."""
 
     def first(self) -> tuple[Endpoint, ...]:
-        """Read without waiting for a second look. Raises EndpointsError."""
+        """Read without waiting for a second look, which reads once more. Raises EndpointsError."""
         self._seen = self._status()
-        return self._load()
+        endpoints = self._load()
+        self._read = None
+        return endpoints
 
     def look(self) -> tuple[Endpoint, ...] | None:
         """The endpoints if the file changed since the last read and has settled. Raises EndpointsError.
