@@ -127,6 +127,19 @@ def test_the_marker_moves_with_the_request_counter_of_every_version(counter: str
     assert len(markers) == 2
 
 
+def test_the_marker_moves_with_the_proxys_export_only() -> None:
+    def marker(proxy: float, replica: float) -> int:
+        page = (
+            series(LOOP, proxy, actor_id="p", component="proxy")
+            + series(LOOP, replica, actor_id="r", component="replica")
+            + series(LOCAL, replica, replica="x")
+        )
+        return RAY_SERVE.read(page).marker
+
+    assert marker(1, 1) == marker(1, 2)
+    assert marker(1, 1) != marker(2, 1)
+
+
 def test_the_engine_changes_with_the_cluster_and_with_the_proxy() -> None:
     def engine(session: str, actor: str) -> str:
         return RAY_SERVE.read(series(LOOP, 1, SessionName=session, actor_id=actor, component="proxy")).engine

@@ -63,7 +63,8 @@ def read(page: bytes) -> Reading:
     local = list(families.samples(_AT_LOCAL_REPLICAS))
     placed = list(families.samples(_AT_REPLICAS))
     queued = list(families.samples(_QUEUED))
-    proxies = _proxy_actors(families, loops)
+    proxy_loops = [sample for sample in loops if sample.label(b"component") == "proxy"]
+    proxies = _proxy_actors(families, proxy_loops)
     if proxies or loops:
         placed = [sample for sample in placed if sample.label(b"actor_id") in proxies]
         queued = [sample for sample in queued if sample.label(b"actor_id") in proxies]
@@ -73,10 +74,11 @@ def read(page: bytes) -> Reading:
         queued = [sample for sample in queued if sample.label(b"WorkerId") not in replicas]
     running = total(placed)
     queue = total(queued)
-    # The probes of the scrape loop are counted as requests, so even an idle proxy's page changes with
-    # every export.
+    # Each process of the node exports when its own time has come, so only the proxy's series tell when the
+    # proxy's were renewed. The probes of the scrape loop are counted as requests, too: even the page of an
+    # idle proxy changes with every export.
     requests = _counter(families, _HTTP_REQUESTS)
-    changing = (*loops[:_MAX_COUNTERS], *placed[:_MAX_COUNTERS], *queued[:_MAX_COUNTERS], *requests)
+    changing = (*proxy_loops[:_MAX_COUNTERS], *placed[:_MAX_COUNTERS], *queued[:_MAX_COUNTERS], *requests)
     return Reading(
         load=running + queue,
         queue=queue,
@@ -110,8 +112,8 @@ def read_probe(path: str, status: int, body: bytes) -> ProbeReading:
     return ProbeReading()
 
 
-def _proxy_actors(families: Families, loops: Iterable[Sample]) -> frozenset[str]:
-    found = {sample.label(b"actor_id") for sample in loops if sample.label(b"component") == "proxy"}
+def _proxy_actors(families: Families, proxy_loops: Iterable[Sample]) -> frozenset[str]:
+    found = {sample.label(b"actor_id") for sample in proxy_loops}
     if not found:
         found = {
             sample.label(b"actor_id")
