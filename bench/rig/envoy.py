@@ -93,7 +93,7 @@ class Listener:
 
     Port 0 takes a free one (see ``Envoy.address``). ``ext_proc`` belongs to the balancer "picker" and
     to no other. ``retries`` counts those after a connection failure; the balancer is asked again, the
-    picker is not.
+    picker is not. ``served_by`` names a response header that tells which endpoint answered.
     """
 
     name: str
@@ -103,6 +103,7 @@ class Listener:
     host: str = LOOPBACK
     port: int = 0
     retries: int = 0
+    served_by: str = ""
 
     def __post_init__(self) -> None:
         if (self.balancer == "picker") != (self.ext_proc is not None):
@@ -305,7 +306,13 @@ def _route(listener: Listener) -> Json:
             "retry_on": "connect-failure,refused-stream,reset-before-request",
             "num_retries": listener.retries,
         }
-    return {"match": {"prefix": "/"}, "route": route}
+    match: Json = {"match": {"prefix": "/"}, "route": route}
+    if listener.served_by:
+        header = {"key": listener.served_by, "value": "%UPSTREAM_HOST%"}
+        match["response_headers_to_add"] = [
+            {"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"},
+        ]
+    return match
 
 
 def _ext_proc(name: str, ext_proc: ExtProc) -> Json:

@@ -49,7 +49,6 @@ ENVIRONMENT = {
     "RAY_metrics_report_interval_ms": "1000",
     # What keeps Ray at 127.0.0.1 on Linux too, despite the name: otherwise it takes the machine's address.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    "RAY_DEDUP_LOGS": "0",
 }
 
 
@@ -152,7 +151,7 @@ class RayCluster:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     async def kill_proxy(self, node: int) -> None:
-        """Kill the process of a node's proxy; Ray starts another one at the same port within seconds."""
+        """Kill the process of a node's proxy; Ray starts another one at the same port later."""
         await self.command(f"kill-proxy {node}")
 
     async def proxy_pid(self, node: int) -> int:
@@ -233,6 +232,13 @@ def require_ray() -> None:
     # This module is bench.rig.ray: `ray` is Ray's own package.
     if importlib.util.find_spec("ray") is None or importlib.util.find_spec("ray.serve") is None:
         raise RayError('Ray Serve is not installed: pip install "ray[serve]", or take the simulated servers')
+    messages = importlib.util.find_spec("opentelemetry.proto.metrics.v1.metrics_pb2")
+    if messages and messages.origin and b"scope_metrics" not in Path(messages.origin).read_bytes():
+        # xds-protos brings an old copy of these modules; with it Ray's pages stay empty without a word.
+        raise RayError(
+            "another package has overwritten opentelemetry-proto, and Ray exports no metrics with that: "
+            "pip install --force-reinstall --no-deps opentelemetry-proto"
+        )
 
 
 def quiet_ports(count: int) -> list[int]:

@@ -20,8 +20,6 @@ from ray.serve import Application, Deployment
 NODE_VARIABLE = "BENCH_RAY_NODE"
 """Says in every process of a node which node of the rig it belongs to."""
 
-ADAPTERS_PER_REPLICA = 2
-ADAPTER_LOAD_SECONDS = 0.2
 
 api = FastAPI()
 
@@ -66,12 +64,6 @@ class ModelServer:
             "replica": serve.get_replica_context().replica_id.unique_id,
         }
 
-    @serve.multiplexed(max_num_models_per_replica=ADAPTERS_PER_REPLICA)  # type: ignore[untyped-decorator]
-    async def load_adapter(self, adapter: str) -> str:
-        """Load an adapter; Ray Serve drops the one longest unused when there are too many."""
-        await asyncio.sleep(ADAPTER_LOAD_SECONDS)
-        return adapter
-
     @api.get("/hello")
     async def hello(self, x_fail_status: FailStatus = None) -> dict[str, Any]:
         """Say at once who works here."""
@@ -82,8 +74,6 @@ class ModelServer:
     async def chat(self, request: ChatRequest, x_fail_status: FailStatus = None) -> Response:
         """Answer as a model would, in one piece or as server-sent events."""
         fail_if_asked(x_fail_status)
-        if adapter := serve.get_multiplexed_model_id():
-            await self.load_adapter(adapter)
         if request.stream:
             return StreamingResponse(self.events(request), media_type="text/event-stream")
         await asyncio.sleep(request.sleep)

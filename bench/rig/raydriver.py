@@ -73,7 +73,7 @@ class Driver:
         serve.run(application, name="default", route_prefix="/")
 
     def kill_proxy(self, index: int) -> None:
-        """Kill the process of a node's Serve proxy; Ray starts another one by itself within seconds."""
+        """Kill the process of a node's Serve proxy; Ray starts another one by itself."""
         procs.kill([self._proxy(index)])
 
     def proxy_pid(self, index: int) -> int:
