@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import pytest
 
 import picker
 from picker import cli
-from picker.settings import PREFIX, Settings, flag
+from picker.settings import Settings, flag
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,10 +21,7 @@ class StartError(Exception):
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.startswith(PREFIX):
-            monkeypatch.delenv(name)
+def _narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 

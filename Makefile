@@ -1,0 +1,54 @@
+# Each target sets up what it needs; `make demo` and `make test` are the two a user needs.
+# Another interpreter: make PYTHON=/path/to/python3.12 …
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
+	$$p -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+GENERATE := $(BIN)/python proto/generate.py
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench proto python
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo    Ray Serve, Envoy and the picker between them; KEEP=1 keeps them up, BACKEND=sim needs no Ray"
+	@echo "make test    all tests; TESTS=tests/routing for some"
+	@echo "make lint    ruff, mypy, import-linter, buf, and whether generated code is up to date"
+	@echo "make bench   what the picker costs, through a real Envoy"
+	@echo "make proto   write picker/extproc/_generated from proto/"
+	@echo "make setup   .venv with everything for these"
+	@echo "make python  the interpreter that .venv is made with"
+
+setup: .venv/dev.stamp
+
+demo: .venv/demo.stamp
+	KEEP="$(KEEP)" BACKEND="$(BACKEND)" $(BIN)/python -m bench.demo
+
+test: .venv/dev.stamp
+	$(BIN)/python -m pytest $(TESTS)
+
+lint: .venv/dev.stamp
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	cd proto && ../$(BIN)/buf lint
+	$(GENERATE) --check
+
+bench: .venv/demo.stamp
+	$(BIN)/python -m bench.e2e
+
+proto: .venv/dev.stamp
+	$(GENERATE)
+
+python:
+	@echo $(PYTHON)
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "needs Python 3.11 or newer with venv (on Debian: apt-get install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+# One stamp an extra (`demo`, `dev`), older than what it was made from if that has changed.
+.venv/%.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	@touch $@

@@ -1,0 +1,45 @@
+"""What holds for all tests.
+
+``NO_SKIPS=1`` (set by ``.ci/run``) turns each skip into a failure, so that a layer whose needs are
+missing cannot pass unseen.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_NO_SKIPS = os.environ.get("NO_SKIPS") == "1"
+
+
+def pytest_configure() -> None:
+    """Keep the settings of whoever runs the tests out of them, and out of the processes they start."""
+    for name in [name for name in os.environ if name.startswith("PICKER_")]:
+        del os.environ[name]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if not hasattr(report, "wasxfail"):
+        _forbid_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _forbid_skip(report)
+    return report
+
+
+def _forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if _NO_SKIPS and report.skipped:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"NO_SKIPS=1 forbids it: {reason}"
