@@ -30,6 +30,9 @@ which a row of failures without a further one is forgotten."""
 _MEMORY_WEIGHT = 5.0
 """What the rest was like before the row of failures began counts as up to so many answers. Few, so that
 what it does *since* then decides: in an outage of all, all begin to fail at once."""
+COMMON = 1 / 3
+"""Where so many answers of the others fail, a failed trial is no reason to stay out: if all fail by now,
+holding one out only puts its load on the others."""
 
 FIRST_HOLD = 1.0
 LONGEST_HOLD = 30.0
@@ -87,6 +90,10 @@ class _Tally:
         self.good *= factor
         self.bad *= factor
         self.at = now
+
+    def bad_share(self) -> float:
+        """Share of bad answers, 0 where there are none at all."""
+        return self.bad / (self.good + self.bad) if self.bad > 0.0 else 0.0
 
     def take_away(self, part: _Tally) -> None:
         """Take ``part``, which is up to date and was counted in here, out of this and empty it."""
@@ -213,7 +220,7 @@ class Breaker:
         state.run = 0
 
     def failed(self, slot: Slot, entry: Entry, now: float) -> None:
-        """``slot`` failed the request. While it is out only the trial's failure counts."""
+        """``slot`` failed the request. While it is out only the trial's failure has effect."""
         state = self._state(slot)
         if state is None:
             return
@@ -227,7 +234,10 @@ class Breaker:
                 self._take_out(state, now, 2 * state.hold if again else FIRST_HOLD)
                 self._pool.take_away(state.tally)
         elif state.trial is entry:
-            self._take_out(state, now, 2 * state.hold)
+            if self._pool.bad_share() < COMMON:
+                self._take_out(state, now, 2 * state.hold)
+            else:
+                self._close(state, now)
 
     def _state(self, slot: Slot) -> _State | None:
         self.sync()
@@ -255,16 +265,36 @@ class Breaker:
         state.last_failure = now
 
     def _stands_out(self, state: _State) -> bool:
+        """Whether its row of failures is too unlikely for one that is like the rest.
+
+        How often the rest fails is estimated from its answers, and where that does not suffice from how
+        many of its endpoints failed last: two broken ones that swallow all requests would otherwise be
+        each other's proof that everybody fails.
+        """
         if state.run < LEAST_FAILURES:
             return False
+        return (
+            self._bad_answers_of_rest(state) ** state.run <= CHANCE
+            or self._bad_endpoints_of_rest() ** state.run <= CHANCE
+        )
+
+    def _bad_answers_of_rest(self, state: _State) -> float:
         before_good, before_bad = state.rest_before
         before = before_good + before_bad
         remembered = min(before, _MEMORY_WEIGHT)
         bad_before = remembered * before_bad / before if before > 0.0 else 0.0
         good_since = self._good - state.rest_seen[0]
         bad_since = self._bad - state.rest_seen[1] - state.run
-        likely = (bad_before + bad_since + 0.5) / (remembered + good_since + bad_since + 1.0)
-        return float(likely**state.run) <= CHANCE
+        return (bad_before + bad_since + 0.5) / (remembered + good_since + bad_since + 1.0)
+
+    def _bad_endpoints_of_rest(self) -> float:
+        """Share of endpoints that failed last.
+
+        The asking one and one more are counted in, since in a small pool it happens that none of the
+        others failed last though every second request fails.
+        """
+        rotation = [state.run > 0 for state in self._states.values() if state.until is None]
+        return min(1.0, (sum(rotation) + 1) / len(rotation))
 
     def _take_out(self, state: _State, now: float, hold: float) -> None:
         state.hold = min(hold, LONGEST_HOLD)

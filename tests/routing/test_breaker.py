@@ -83,6 +83,14 @@ def test_one_that_swallows_everything_is_out_though_the_others_say_nothing() -> 
     assert pool.open_breakers() == [1]
 
 
+def test_two_that_swallow_everything_are_both_out() -> None:
+    pool = serving_pool(8)
+    for _ in range(14):
+        pool.answer(1, BROKEN)
+        pool.answer(2, BROKEN)
+    assert pool.open_breakers() == [1, 2]
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 @pytest.mark.parametrize("warm", [True, False])
 def test_when_all_fail_nobody_is_out(size: int, warm: bool) -> None:
@@ -166,6 +174,20 @@ def test_each_failed_trial_doubles_the_time_out() -> None:
         ticket = trial(pool)
         assert ticket is not None
         pool.router.ended(ticket, BROKEN, pool.now)
+
+
+def test_a_failed_trial_is_forgiven_when_by_then_the_others_fail_too() -> None:
+    pool = serving_pool()
+    break_one(pool)
+    for _ in range(20):
+        for number in (2, 3, 4):
+            pool.answer(number, BROKEN)
+    assert pool.open_breakers() == [1]
+    pool.now += 1.0
+    ticket = trial(pool)
+    assert ticket is not None
+    pool.router.ended(ticket, BROKEN, pool.now)
+    assert pool.open_breakers() == []
 
 
 def test_failing_again_soon_after_coming_back_doubles_too() -> None:
