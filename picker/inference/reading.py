@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LONGEST_PARSED = 1 << 20
 """Bytes of a body that is parsed as a whole; a longer one is only scanned."""
-MOST_CONTAINERS = 50_000
+MOST_CONTAINERS = 30_000
 """Opening brackets of a body that is parsed; making so many lists takes some milliseconds."""
 PROMPT_WINDOW = 128 << 10
 """Bytes of a long body that are read as its prompt."""

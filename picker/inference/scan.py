@@ -28,7 +28,7 @@ _REACH = 8 << 20
 """Bytes looked at from the front; ``find`` crosses them in about a millisecond."""
 _TAIL = 128 << 10
 """Bytes looked at from the end."""
-_STEPS = 3_000
+_STEPS = 2_000
 """Strings and brackets crossed from either end, and again in a prompt; each takes about 0.4 microseconds."""
 _BYTES_PER_STEP = 64
 """The next bracket is searched slower than the next quote: that many bytes take as long as a step."""
