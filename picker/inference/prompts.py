@@ -61,7 +61,9 @@ def _tools(document: Mapping[str, Any]) -> bytes:
 def _messages(messages: object) -> bytes:
     if not isinstance(messages, list):
         return b""
-    return b"\n".join(part for message in messages if isinstance(message, dict) for part in _message(message))
+    return b"\n".join(
+        part for message in messages if message and isinstance(message, dict) for part in _message(message)
+    )
 
 
 def _message(message: Mapping[str, Any]) -> Iterator[bytes]:

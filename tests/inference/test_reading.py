@@ -317,15 +317,13 @@ def test_every_kind_of_buffer_short_or_long(kind: type, size: int) -> None:
 def test_a_long_body_gives_the_beginning_of_the_same_prompt(first: bool) -> None:
     turns = [{"role": "user", "content": f'Turn {n}, "quoted" \\ and\né 漢 😀'} for n in range(100_000)]
     small = {"model": "base:lora", "stream": True, "max_tokens": 9}
-    short = asked({**small, "messages": turns[:1000]})
     long = {**small, "messages": turns} if first else {"messages": turns, **small}
     question = asked(long)
     assert (question.model, question.stream, question.max_output_tokens) == ("base:lora", True, 9)
     assert question.multiplexed_model_id == "base:lora"
-    assert 0 < len(question.prompt) <= PROMPT_WINDOW
+    assert 1000 < len(question.prompt) <= PROMPT_WINDOW
     whole = asked({**small, "messages": turns[:5000]}).prompt
-    assert whole.startswith(question.prompt.rstrip(b"user").rstrip())
-    assert question.prompt.startswith(short.prompt[: len(question.prompt)])
+    assert whole.startswith(question.prompt)
 
 
 def test_a_long_text_that_is_cut_is_kept_up_to_the_cut() -> None:
