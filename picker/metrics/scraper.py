@@ -327,7 +327,8 @@ class Scraper:
             log.debug("probe of %s failed: %s", target.endpoint.address, error)
             if self._is_watched(target):
                 self._contact_failed(target)
-            interval = max(interval, min(interval * target.failed_contacts, _UNREACHABLE_RETRY))
+                if not self._fleet.reachable[target.slot.row]:
+                    interval = max(interval, _UNREACHABLE_RETRY)
         return interval * (1.0 + self._random.random() * _JITTER)
 
     def _note_probe(self, target: _Target, reading: ProbeReading) -> bool:
