@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Final
 
 CHUNK_OVERHEAD: Final = 256
-"""Bytes a held chunk costs beside its own: the message around it, its view, its place in a list."""
+"""Bytes a held chunk costs beside its own: the message around it, its place in a list, its view."""
+_NOTHING: Final = memoryview(b"")
 
 
 class BodyBudget:
@@ -37,16 +39,21 @@ class BodyBudget:
 class HeldBody:
     """The chunks of one request body, in order, as they came.
 
+    A single chunk is kept as it is. Several are gathered in one piece while they arrive: reading
+    needs them so, and joining many megabytes at the end would stall all other streams.
+
     ``limit`` bounds the body's own bytes; the budget is charged with what the chunks really cost,
     so that a body of one-byte chunks is bounded too.
     """
 
-    __slots__ = ("_budget", "_chunks", "_limit", "_taken", "size")
+    __slots__ = ("_budget", "_first", "_gathered", "_limit", "_sizes", "_taken", "size")
 
     def __init__(self, limit: int, budget: BodyBudget) -> None:
         self._budget = budget
-        self._chunks: list[memoryview] = []
+        self._first = _NOTHING
+        self._gathered: bytearray | None = None
         self._limit = limit
+        self._sizes: list[int] = []
         self._taken = 0
         self.size = 0
 
@@ -56,7 +63,14 @@ class HeldBody:
         It is kept all the same, since no byte may be lost; it is then outside the budget, for as
         long as a decision takes that does not wait for anything.
         """
-        self._chunks.append(chunk)
+        if not self._sizes:
+            self._first = chunk
+        else:
+            if self._gathered is None:
+                self._gathered = bytearray(self._first)
+                self._first = _NOTHING
+            self._gathered += chunk
+        self._sizes.append(len(chunk))
         self.size += len(chunk)
         cost = len(chunk) + CHUNK_OVERHEAD
         if self.size > self._limit or not self._budget.take(cost):
@@ -64,18 +78,21 @@ class HeldBody:
         self._taken += cost
         return True
 
-    def whole(self) -> bytes | memoryview:
-        """All of it in one piece; one chunk is given without a copy."""
-        if len(self._chunks) == 1:
-            return self._chunks[0]
-        return b"".join(self._chunks)
+    def whole(self) -> memoryview | bytearray:
+        """All of it in one piece, not copied. No view of it may outlive the next call of ``hold``."""
+        return self._first if self._gathered is None else self._gathered
 
     def release(self) -> list[memoryview]:
         """Hand the chunks over and give the budget back."""
-        chunks, self._chunks = self._chunks, []
         self._budget.give(self._taken)
+        sizes, gathered, first = self._sizes, self._gathered, self._first
+        self._sizes, self._gathered, self._first = [], None, _NOTHING
         self._taken = self.size = 0
-        return chunks
+        if gathered is None:
+            return [first] if sizes else []
+        view = memoryview(gathered)
+        ends = accumulate(sizes)
+        return [view[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def split(chunk: memoryview, limit: int) -> list[memoryview]:

@@ -87,7 +87,7 @@ DUPLEX_BOTH = {
     "everything after the first end marker is ignored": """
         RH POST             ->
         RB*(5)              -> ask
-        RB*(0)              ->
+        RB*(7)              ->
         RT                  ->
         decide a            -> RH a, RB*(5)
         RB*(0)              ->
@@ -322,6 +322,13 @@ BUFFERED = {
         SH 429 content-length=83 retry-after=7 -> SH
         close               -> ended closed 429 full retry=7, done
     """,
+    "a long refusal is not buffered": """
+        RH POST             -> ask provisional
+        decide a            -> RH a
+        RB*(64)             -> ask
+        decide a            -> RB
+        SH 503 content-length=65537 -> SH
+    """,
     "a refusal of unknown length is not buffered": """
         RH POST             -> ask provisional
         decide a            -> RH a
@@ -350,6 +357,14 @@ BUFFERED_STREAMED = {
         SH 200              -> SH
         SB(5)               -> SB, first token
         close               -> ended aborted 200, done
+    """,
+    "the text of a refusal comes anyway": """
+        RH POST             -> ask provisional
+        decide a            -> RH a
+        RB*(64)             -> ask
+        decide a            -> RB
+        SH 503 content-length=83 -> SH
+        SB*(83)             -> SB, ended complete 503
     """,
     "a body that is not needed": """
         RH POST /upload     -> ask
@@ -560,8 +575,16 @@ STRICT = {
     "duplex, no body": ("duplex/none", "RH* POST -> reply 400, done"),
     "duplex, compressed": ("duplex/none", "RH POST content-encoding=gzip -> reply 400, done"),
     "duplex, readable": ("duplex/none", "RH POST ->\nRB*(64) -> ask"),
-    "duplex, cut off by the bound": ("duplex/none", "RH POST ->\nRB(900) -> ask"),
+    "duplex, ends by trailers": ("duplex/none", "RH POST ->\nRB(5) ->\nRT -> reply 400, done"),
     "another path": ("duplex/none", "RH POST /upload -> ask"),
+    "buffered, with trailers": (
+        "buffered/none",
+        "RH POST -> ask provisional\ndecide a -> RH a\nRB(5) -> reply 400, ended aborted, done",
+    ),
+    "buffered in part": (
+        "buffered-partial/none",
+        "RH POST -> ask provisional\ndecide a -> RH a\nRB(5) -> ask",
+    ),
     "buffered": (
         "buffered/none",
         "RH POST -> ask provisional\ndecide a -> RH a\nRB*(5) -> reply 400, ended aborted, done",
@@ -571,4 +594,11 @@ STRICT = {
 
 @pytest.mark.parametrize(("modes", "book"), STRICT.values(), ids=STRICT)
 def test_strict_bodies(modes: str, book: str) -> None:
-    Play(modes, SessionOptions(strict_bodies=True, max_body=800)).act(book)
+    Play(modes, SessionOptions(strict_bodies=True)).act(book)
+
+
+def test_what_is_cut_off_by_our_own_bound_is_never_refused_for_it() -> None:
+    play = Play("duplex/none", SessionOptions(strict_bodies=True, max_body=3))
+    play.act("RH POST ->\nRB(5) -> ask")
+    assert play.session.question is not None
+    assert play.session.question.unreadable
