@@ -117,7 +117,9 @@ class Ledger:
             self._waiting = np.concatenate([self._waiting, np.zeros(more)])
             self._drained_at = np.concatenate([self._drained_at, np.full(more, -np.inf)])
             self._rates = np.concatenate([self._rates, np.full(more, DEFAULT_PREFILL_RATE)])
-        present = np.array([fleet.slot_at(row).generation for row in range(len(fleet.addresses))])
+        present = np.array(
+            [fleet.slot_at(row).generation for row in range(len(fleet.addresses))], dtype=np.int64
+        )
         changed = (present != self._generations[: len(present)]).nonzero()[0]
         self._generations[changed] = present[changed]
         self._waiting[changed] = 0.0
