@@ -127,6 +127,8 @@ async def _decoded(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     inflater = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
         async for chunk in response.content.iter_any():
+            if inflater.eof:  # zlib would hoard what follows
+                raise FetchError(Outcome.BROKEN, "more behind the end of its gzip stream")
             async for piece in _inflated(inflater, chunk):
                 yield piece
     except zlib.error:

@@ -146,6 +146,13 @@ async def endless(writer: asyncio.StreamWriter) -> None:
         await writer.drain()
 
 
+async def endless_after_gzip(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n" + gzip.compress(VLLM_PAGE))
+    while True:
+        writer.write(bytes(64 * 1024))
+        await writer.drain()
+
+
 async def endless_headers(writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\n")
     while True:
@@ -179,6 +186,7 @@ BAD_PAGES: dict[str, tuple[bytes | Callable[[asyncio.StreamWriter], Awaitable[No
     "huge": (http(VLLM_PAGE * 20_000), {"too_large"}),
     "endless headers": (endless_headers, {"broken"}),
     "gzip bomb": (http(BOMB, "200 OK", "Content-Encoding: gzip"), {"too_large"}),
+    "gzip and more": (endless_after_gzip, {"broken"}),
     "gzip cut off": (http(gzip.compress(VLLM_PAGE)[:-9], "200 OK", "Content-Encoding: gzip"), {"broken"}),
     "gzip that is none": (http(VLLM_PAGE, "200 OK", "Content-Encoding: gzip"), {"broken"}),
     "other encoding": (http(VLLM_PAGE, "200 OK", "Content-Encoding: br"), {"broken"}),
