@@ -11,6 +11,7 @@ import aiohttp
 from bench.rig.envoy import Envoy, ExtProc, Listener, bootstrap
 from bench.rig.picker import Picker
 from tests.support.upstream import Upstream, upstreams
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,6 +34,28 @@ class Gateway:
         page = await self.picker.metrics()
         pairs = (line.rpartition(" ") for line in page.splitlines() if line and line[0] != "#")
         return {name: float(value) for name, _, value in pairs}
+
+    async def servers_busy(self, requests: int) -> None:
+        """Wait until the servers have got that many requests."""
+
+        async def served() -> bool:
+            return sum(server.served for server in self.servers) >= requests
+
+        await eventually(served)
+
+    async def streams_closed(self) -> dict[str, float]:
+        """Wait until the picker has no stream open; its metrics then."""
+
+        async def none_open() -> bool:
+            return (await self.series())["picker_streams_open"] == 0
+
+        await eventually(none_open)
+        return await self.series()
+
+
+def internal_errors(series: dict[str, float]) -> float:
+    """How many faults of the picker itself were caught."""
+    return sum(value for name, value in series.items() if name.startswith("picker_internal_errors_total"))
 
 
 @asynccontextmanager
@@ -64,6 +87,6 @@ async def gateway(
         )
         envoy = await stack.enter_async_context(Envoy(bootstrap([listener])))
         client = await stack.enter_async_context(
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60), auto_decompress=False)
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=200), auto_decompress=False)
         )
         yield Gateway(f"http://{envoy.address('picker')}", client, picker, envoy, pool)

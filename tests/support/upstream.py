@@ -40,14 +40,17 @@ class Upstream:
     def application(self) -> web.Application:
         """Its routes."""
         app = web.Application(client_max_size=BODY_LIMIT)
-        app.router.add_get("/lines", self._lines)
+        app.router.add_route("*", "/lines{path:.*}", self._lines)
         app.router.add_get("/ws", self._websocket)
         app.router.add_get("/metrics", _no_page)
         app.router.add_route("*", "/{path:.*}", self._echo)
         return app
 
     async def _echo(self, request: web.Request) -> web.Response:
-        body = await request.read()
+        try:
+            body = await request.read()
+        except ConnectionError:
+            return web.Response(status=499)
         self.served += 1
         self.paths.append(request.path)
         self.received.append({name.lower(): value for name, value in request.headers.items()})
@@ -70,7 +73,10 @@ class Upstream:
         response.content_type = "text/event-stream"
         await response.prepare(request)
         for number in range(int(request.query["count"])):
-            await response.write(line(number))
+            try:
+                await response.write(line(number))
+            except ConnectionError:  # the client went away, which is the point of some tests
+                break
             await asyncio.sleep(float(request.query["interval"]))
         return response
 
