@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -79,7 +80,8 @@ class MetricsServer:
             )
         except OSError as error:
             await runner.cleanup()
-            reason = error.strerror or str(error)
+            # asyncio wraps the system's own words into a sentence that names the place once more.
+            reason = os.strerror(error.errno) if error.errno else str(error)
             raise HttpError(
                 f"cannot listen on {self._bind or 'any address'}, port {self._port} ({reason}):"
                 " set PICKER_METRICS_PORT to a free port, or PICKER_BIND to an address of this machine"

@@ -112,7 +112,9 @@ async def test_a_taken_port_names_the_setting() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         server = MetricsServer(HOST, port, Metrics(Fleet()), ready=lambda: True)
-        with pytest.raises(HttpError, match=rf"port {port} .*: set PICKER_METRICS_PORT") as caught:
+        with pytest.raises(
+            HttpError, match=rf"port {port} \(Address already in use\): set PICKER_METRICS_PORT"
+        ) as caught:
             await server.start()
         await server.stop()
     assert str(caught.value).isprintable(), "one line"
