@@ -58,8 +58,11 @@ class Observer(Protocol):
     def stream_closed(self) -> None:
         """A stream was closed, however."""
 
-    def decided(self, outcome: str, seconds: float) -> None:
-        """A decision was made: ``picked``, ``simplest``, or the reason of a refusal."""
+    def decided(self, seconds: float, *, simplest: bool) -> None:
+        """An endpoint was picked, by the profile or by the simplest policy."""
+
+    def refused(self, reason: str) -> None:
+        """The gateway was told to refuse a request."""
 
     def unreadable(self, reason: str) -> None:
         """A body told no model."""
@@ -171,24 +174,10 @@ class ExtProcStream:
     def _take(self, answer: Answer, ask: Ask, seconds: float) -> Sequence[Effect]:
         if isinstance(answer, Decision):
             self._ticket = answer.ticket
-            outcome = "simplest" if ask.simplest else "picked"
+            if not ask.provisional:
+                self._shared.observer.decided(seconds, simplest=ask.simplest)
         else:
             self._ticket = None
-            outcome = answer.reason
-            log.warning(
-                "request refused",
-                extra={
-                    "fields": {
-                        "status": answer.status,
-                        "reason": answer.reason,
-                        "method": ask.question.method,
-                        "path": ask.question.path,
-                        "request_id": ask.question.headers.get("x-request-id", ""),
-                    }
-                },
-            )
-        if not ask.provisional:
-            self._shared.observer.decided(outcome, seconds)
         return self._session.decided(answer)
 
     def _decided_late(self, answer: Answer, ask: Ask, began: float) -> Sequence[Effect]:
@@ -213,7 +202,21 @@ class ExtProcStream:
             self._shared.routing.ended(ticket, outcome, self._shared.loop.time())
 
     def _finish(self, done: Done) -> None:
+        if done.refusal is not None:
+            self._shared.observer.refused(done.refusal.reason)
+            _log_refusal(done.refusal, self._session.question)
         if done.error:
             self._stream.abort(done.error)
         else:
             self._stream.finish()
+
+
+def _log_refusal(refusal: Refusal, question: Question | None) -> None:
+    fields: dict[str, object] = {"status": refusal.status, "reason": refusal.reason, "error": refusal.message}
+    if question is not None:
+        fields |= {
+            "method": question.method,
+            "path": question.path,
+            "request_id": question.headers.get("x-request-id", ""),
+        }
+    log.warning("request refused", extra={"fields": fields})

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from picker.inference.question import Question
-    from picker.routing.decision import Outcome, Visibility
+    from picker.routing.decision import Outcome, Refusal, Visibility
 
 Buffer = bytes | memoryview
 
@@ -55,9 +55,13 @@ class Ended:
 
 @dataclass(slots=True, frozen=True)
 class Done:
-    """Close the stream: OK where ``error`` is empty, else reset it (a body may be in flight)."""
+    """Close the stream: OK where ``error`` is empty, else reset it (a body may be in flight).
+
+    ``refusal`` is what the gateway was told to reply, where the request was refused.
+    """
 
     error: str = ""
+    refusal: Refusal | None = None
 
 
 Effect = Send | Ask | Cancel | FirstToken | Ended | Done

@@ -381,7 +381,7 @@ class Session:
         if question is None:
             return []
         if self._options.strict_bodies and complete and question.unreadable:
-            return self._refuse(Refusal(400, "", question.unreadable))
+            return self._refuse(Refusal(400, "unreadable-body", question.unreadable))
         self._state = state
         self._asked = Ask(question, self._visibility, provisional=provisional)
         return [self._asked]
@@ -538,7 +538,7 @@ class Session:
         )
         effects: list[Effect] = [Send((immediate(refusal, grpc=grpc),))]
         effects.extend(self._stop(Cause.ABORTED))
-        effects.append(Done())
+        effects.append(Done(refusal=refusal))
         return effects
 
     def _fail(self) -> list[Effect]:

@@ -83,10 +83,11 @@ class Metrics:
             Counter("picker_refusals", "Requests refused.", ["reason"], registry=registry),
             "rejected-no-endpoints",
             "rejected-saturated",
+            "unreadable-body",
         )
         self._decision_seconds = Histogram(
             "picker_decision_duration_seconds",
-            "From the question to the decision.",
+            "From the question to the pick.",
             buckets=_DECISION_BUCKETS,
             registry=registry,
         )
@@ -119,16 +120,15 @@ class Metrics:
         self._streams = Counter("picker_streams", "ext_proc streams opened.", registry=registry)
         self._streams_open = Gauge("picker_streams_open", "ext_proc streams open now.", registry=registry)
 
-    def decided(self, outcome: str, seconds: float) -> None:
-        """A decision was made: ``picked``, ``simplest``, or else the reason of a refusal."""
-        if outcome == "picked":
-            self._picked.inc()
-        elif outcome == "simplest":
-            self._simplest.inc()
-        else:
-            self._refused.inc()
-            self._refusals[outcome].inc()
+    def decided(self, seconds: float, *, simplest: bool) -> None:
+        """An endpoint was picked, by the profile or by the simplest policy."""
+        (self._simplest if simplest else self._picked).inc()
         self._decision_seconds.observe(seconds)
+
+    def refused(self, reason: str) -> None:
+        """The gateway was told to refuse a request."""
+        self._refused.inc()
+        self._refusals[reason].inc()
 
     def scraped(self, result: str, seconds: float) -> None:
         """A page was fetched and read, with what result (``ok``, ``timeout``, …)."""

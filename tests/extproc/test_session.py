@@ -146,10 +146,11 @@ def test_a_client_of_grpc_is_refused_in_its_own_way() -> None:
             headers={":method": "POST", ":path": "/x.Y/Z", "content-type": "application/grpc+proto"},
         )
     )
-    send, done = session.decided(Refusal(503, "rejected-no-endpoints", "none"))
+    refusal = Refusal(503, "rejected-no-endpoints", "none")
+    send, done = session.decided(refusal)
     assert isinstance(send, Send)
     assert response(send).immediate_response.grpc_status.status == 14
-    assert done == Done()
+    assert done == Done(refusal=refusal)
 
 
 def test_nothing_of_the_clients_headers_is_sent_back() -> None:

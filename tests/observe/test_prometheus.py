@@ -32,15 +32,16 @@ def states(metrics: Metrics) -> dict[str, float | None]:
 
 
 def test_counts_decisions_and_why_requests_were_refused(metrics: Metrics) -> None:
-    for outcome in ("picked", "picked", "simplest", "rejected-saturated"):
-        metrics.decided(outcome, 0.0003)
+    for simplest in (False, False, True):
+        metrics.decided(0.0003, simplest=simplest)
+    metrics.refused("rejected-saturated")
     assert value(metrics, "picker_decisions_total", outcome="picked") == 2
     assert value(metrics, "picker_decisions_total", outcome="simplest") == 1
     assert value(metrics, "picker_decisions_total", outcome="refused") == 1
     assert value(metrics, "picker_refusals_total", reason="rejected-saturated") == 1
-    assert value(metrics, "picker_decision_duration_seconds_count") == 4
+    assert value(metrics, "picker_decision_duration_seconds_count") == 3
     assert value(metrics, "picker_decision_duration_seconds_bucket", le="0.0002") == 0
-    assert value(metrics, "picker_decision_duration_seconds_bucket", le="0.0005") == 4
+    assert value(metrics, "picker_decision_duration_seconds_bucket", le="0.0005") == 3
 
 
 def test_counts_scrapes_by_result(metrics: Metrics) -> None:

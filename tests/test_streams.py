@@ -1,0 +1,247 @@
+"""One stream between a fake transport and a fake routing: late, failing and refused decisions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from picker.extproc.bodies import BodyBudget
+from picker.extproc.session import SessionOptions
+from picker.routing.decision import Cause, Decision, Outcome, Refusal
+from picker.streams import ExtProcStream, Streams
+from tests.extproc.gateway import message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pytest
+
+    from picker.inference.question import Question
+    from picker.routing.decision import Answer, Pending, Ticket, Visibility
+
+TIMEOUT = 0.02
+POST = {":method": "POST", ":path": "/v1/chat/completions"}
+GET = {":method": "GET", ":path": "/"}
+
+
+@dataclass
+class Wire:
+    """The transport's end of a stream."""
+
+    sent: list[bytes] = field(default_factory=list)
+    end: str = ""
+
+    def send(self, segments: Sequence[bytes | memoryview]) -> None:
+        self.sent.append(b"".join(segments))
+
+    def finish(self) -> None:
+        self.end = self.end or "finished"
+
+    def abort(self, reason: str) -> None:
+        self.end = self.end or f"aborted: {reason}"
+
+
+@dataclass
+class Later:
+    """A decision that waits for the test."""
+
+    callback: Callable[[Answer], None] | None = None
+    cancelled: bool = False
+
+    def then(self, callback: Callable[[Answer], None]) -> None:
+        self.callback = callback
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+@dataclass
+class Routing:
+    """Answers with what it was given, in order, and remembers what it was told."""
+
+    answers: list[Answer | Pending | Exception]
+    asked: list[tuple[bool, Ticket | None]] = field(default_factory=list)
+    told: list[tuple[Ticket, object]] = field(default_factory=list)
+
+    def ask(
+        self,
+        _question: Question,
+        _visibility: Visibility,
+        _now: float,
+        *,
+        replaces: Ticket | None = None,
+        simplest: bool = False,
+    ) -> Answer | Pending:
+        self.asked.append((simplest, replaces))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def first_token(self, ticket: Ticket, _now: float) -> None:
+        self.told.append((ticket, "first token"))
+
+    def ended(self, ticket: Ticket, outcome: Outcome, _now: float) -> None:
+        self.told.append((ticket, outcome.cause))
+
+
+@dataclass
+class Observer:
+    """A list of what was counted."""
+
+    counted: list[str] = field(default_factory=list)
+
+    def stream_opened(self) -> None:
+        self.counted.append("opened")
+
+    def stream_closed(self) -> None:
+        self.counted.append("closed")
+
+    def decided(self, _seconds: float, *, simplest: bool) -> None:
+        self.counted.append("simplest" if simplest else "picked")
+
+    def refused(self, reason: str) -> None:
+        self.counted.append(reason)
+
+    def unreadable(self, reason: str) -> None:
+        self.counted.append(f"unreadable: {reason}")
+
+    def internal_error(self, where: str) -> None:
+        self.counted.append(f"internal error: {where}")
+
+
+@dataclass
+class Rig:
+    wire: Wire
+    routing: Routing
+    observer: Observer
+    stream: ExtProcStream
+
+
+def rig(*answers: Answer | Pending | Exception, strict: bool = False) -> Rig:
+    wire, routing, observer = Wire(), Routing(list(answers)), Observer()
+    streams = Streams(
+        routing=routing,
+        observer=observer,
+        loop=asyncio.get_running_loop(),
+        options=SessionOptions(strict_bodies=strict),
+        budget=BodyBudget(1 << 20),
+        decision_timeout=TIMEOUT,
+    )
+    return Rig(wire, routing, observer, streams.accept(wire))
+
+
+def pick(address: str = "10.0.0.1:8000") -> Decision:
+    return Decision((address,), ticket=object())
+
+
+async def test_a_request_is_answered_and_its_end_told() -> None:
+    decision = pick()
+    it = rig(decision)
+    it.stream.received(message("request_headers", headers=GET, end=True))
+    assert b"10.0.0.1:8000" in it.wire.sent[0]
+    it.stream.received(message("response_headers", headers={":status": "200"}, end=True))
+    it.stream.closed(clean=True)
+    assert it.routing.told == [(decision.ticket, Cause.COMPLETE)]
+    assert it.observer.counted == ["opened", "picked", "closed"]
+    assert it.wire.end == "finished"
+
+
+async def test_a_decision_that_comes_later_is_sent_when_it_comes() -> None:
+    later = Later()
+    it = rig(later)
+    it.stream.received(message("request_headers", headers=GET, end=True))
+    assert it.wire.sent == []
+    assert later.callback is not None
+    later.callback(pick())
+    assert b"10.0.0.1:8000" in it.wire.sent[0]
+
+
+async def test_a_decision_that_comes_too_late_is_replaced_by_the_simplest() -> None:
+    later = Later()
+    it = rig(later, pick("10.0.0.2:8000"))
+    it.stream.received(message("request_headers", headers=GET, end=True))
+    async with asyncio.timeout(TIMEOUT * 500):
+        while not it.wire.sent:  # noqa: ASYNC110 - the deadline is the event loop's own
+            await asyncio.sleep(TIMEOUT / 4)
+    assert later.cancelled
+    assert b"10.0.0.2:8000" in it.wire.sent[0]
+    assert it.routing.asked == [(False, None), (True, None)]
+    assert it.observer.counted == ["opened", "simplest"]
+
+
+async def test_a_client_that_leaves_cancels_what_is_pending() -> None:
+    later = Later()
+    it = rig(later)
+    it.stream.received(message("request_headers", headers=GET, end=True))
+    it.stream.closed(clean=False)
+    assert later.cancelled
+    assert it.routing.told == []
+    assert it.observer.counted == ["opened", "closed"]
+
+
+async def test_when_choosing_fails_the_simplest_policy_picks(caplog: pytest.LogCaptureFixture) -> None:
+    it = rig(ZeroDivisionError(), pick())
+    it.stream.received(message("request_headers", headers=GET, end=True))
+    assert b"10.0.0.1:8000" in it.wire.sent[0]
+    assert it.observer.counted == ["opened", "internal error: routing", "picked"]
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+
+
+async def test_when_even_that_fails_only_this_stream_is_reset(caplog: pytest.LogCaptureFixture) -> None:
+    it = rig(ZeroDivisionError(), ZeroDivisionError())
+    it.stream.received(message("request_headers", headers=GET, end=True))
+    assert it.wire.end == "aborted: internal error"
+    it.stream.closed(clean=False)
+    assert it.observer.counted[-1] == "closed"
+    assert len(caplog.records) == 2
+
+
+async def test_the_decision_on_the_body_replaces_the_provisional_one() -> None:
+    provisional, final = pick("10.0.0.1:8000"), pick("10.0.0.2:8000")
+    it = rig(provisional, final)
+    it.stream.received(message("request_headers", headers=POST, modes="buffered/none"))
+    it.stream.received(message("request_body", body=b'{"model": "m", "messages": []}', end=True))
+    assert b"10.0.0.2:8000" in it.wire.sent[1]
+    assert it.routing.asked == [(False, None), (False, provisional.ticket)]
+    it.stream.closed(clean=False)
+    assert it.routing.told == [(final.ticket, Cause.CLOSED)]
+    assert it.observer.counted == ["opened", "picked", "closed"]
+
+
+async def test_a_refusal_is_counted_and_logged_with_what_identifies_the_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    it = rig(Refusal(503, "rejected-no-endpoints", "none"))
+    headers = GET | {"x-request-id": "1-2-3"}
+    it.stream.received(message("request_headers", headers=headers, end=True))
+    assert it.wire.end == "finished"
+    assert it.observer.counted == ["opened", "rejected-no-endpoints"]
+    [record] = caplog.records
+    assert record.__dict__["fields"]["request_id"] == "1-2-3"
+
+
+async def test_what_cannot_be_read_is_counted_and_routed_all_the_same() -> None:
+    it = rig(pick())
+    it.stream.received(message("request_headers", headers=POST))
+    it.stream.received(message("request_body", body=b"not json", end=True))
+    assert it.observer.counted[1].startswith("unreadable: not JSON")
+    assert it.observer.counted[2] == "picked"
+
+
+async def test_in_strict_mode_it_is_refused_without_asking() -> None:
+    it = rig(strict=True)
+    it.stream.received(message("request_headers", headers=POST))
+    it.stream.received(message("request_body", body=b"not json", end=True))
+    assert b"inference error: BadRequest" in it.wire.sent[0]
+    assert it.observer.counted == ["opened", "unreadable-body"]
+    assert it.wire.end == "finished"
+
+
+async def test_garbage_resets_the_stream_without_a_word_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    it = rig()
+    it.stream.received(b"\xff\xff\xff")
+    assert it.wire.end.startswith("aborted")
+    assert caplog.records == []
