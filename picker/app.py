@@ -101,15 +101,12 @@ class App:
         stop = _stop_signal(self._loop, drain)
         async with contextlib.AsyncExitStack() as stack:
             tasks = await stack.enter_async_context(_Background())
-            await self._first_set(roster)
+            first = await self._first_set()
 
             async def follow_membership() -> None:
                 async for endpoints in self._source().sets():
                     roster.apply(endpoints)
 
-            tasks.keep_running("membership", follow_membership)
-            tasks.keep_running("scraping", scraper.run)
-            tasks.keep_running("expiry", self._expire)
             try:
                 port = await transport.start()
                 stack.push_async_callback(transport.stop, 0)
@@ -119,6 +116,10 @@ class App:
                 stack.push_async_callback(metrics_server.stop)
             except (ServingError, HttpError) as error:
                 raise StartError(str(error)) from None
+            roster.apply(first)
+            tasks.keep_running("membership", follow_membership)
+            tasks.keep_running("scraping", scraper.run)
+            tasks.keep_running("expiry", self._expire)
             await scraper.first_attempts(FIRST_SCRAPES)
             self._health.set_ready(True)
             log.info("ready", extra={"fields": {"endpoints": len(self._fleet), "grpc_port": port}})
@@ -172,10 +173,10 @@ class App:
             return FileSource(settings.endpoints_file, metrics_target_port=settings.metrics_target_port)
         return FixedSource(settings.endpoints or (), metrics_target_port=settings.metrics_target_port)
 
-    async def _first_set(self, roster: Roster) -> None:
+    async def _first_set(self) -> tuple[Endpoint, ...]:
         sets = self._source().sets()
         try:
-            roster.apply(await anext(sets))
+            return await anext(sets)
         except EndpointsError as error:
             raise StartError(str(error)) from None
         finally:
