@@ -1,0 +1,72 @@
+"""What the documents say is so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bench.rig.envoy import ExtProc, Listener, bootstrap, envoy_binary
+from picker.settings import Settings, default, variable
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+ENVOY: dict[str, Any] = yaml.safe_load((ROOT / "docs" / "envoy.yaml").read_text())["static_resources"]
+
+
+def filters(listener: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a listener's connection manager."""
+    found: dict[str, Any] = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    return found
+
+
+def between(marker: str) -> str:
+    found = re.search(rf"<!-- {marker} -->\n(.*?)<!-- /{marker} -->", README, re.DOTALL)
+    assert found, f"README.md has no {marker}"
+    return found[1]
+
+
+def settings_table() -> str:
+    rows = ["| variable | default | meaning |", "|---|---|---|"]
+    for name, field in Settings.model_fields.items():
+        shown = f"`{default(name)}`" if default(name) else ""
+        rows.append(f"| `{variable(name)}` | {shown} | {field.description} |")
+    return "\n".join(rows) + "\n"
+
+
+def test_the_readme_has_every_setting() -> None:
+    assert between("settings") == settings_table()
+
+
+@pytest.mark.envoy
+async def test_the_real_envoy_takes_the_configuration() -> None:
+    command = [envoy_binary(), "--mode", "validate", "--config-path", ROOT / "docs" / "envoy.yaml"]
+    process = await asyncio.create_subprocess_exec(
+        *map(str, command), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    async with asyncio.timeout(60):
+        output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()
+
+
+def test_it_is_the_configuration_that_all_tests_use() -> None:
+    ext_proc = ExtProc(address="127.0.0.1:9002", mode="buffered", tls=True, failure_mode_allow=True)
+    rig = bootstrap([Listener(name="x", endpoints=[], balancer="picker", ext_proc=ext_proc)])
+    ours = json.loads(json.dumps(rig["static_resources"]).replace("picker-x", "picker"))
+    documented, tested = ENVOY["listeners"][0], ours["listeners"][0]
+    for part in ("http_filters", "early_header_mutation_extensions", "upgrade_configs"):
+        assert filters(documented)[part] == filters(tested)[part]
+    assert documented["per_connection_buffer_limit_bytes"] == tested["per_connection_buffer_limit_bytes"]
+    pool, picker = ENVOY["clusters"]
+    assert pool["load_balancing_policy"] == ours["clusters"][0]["load_balancing_policy"]
+    assert picker["transport_socket"] == ours["clusters"][1]["transport_socket"]
+
+
+def test_the_readme_shows_the_filter_of_that_configuration() -> None:
+    [shown] = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(- name: .*?)```", README, re.DOTALL)]
+    assert shown[0] == filters(ENVOY["listeners"][0])["http_filters"][0]
