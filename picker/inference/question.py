@@ -21,6 +21,11 @@ class Question:
     engine sees it. ``unreadable`` says in a few words why the body gave no model; it is empty
     where no body had to be read. ``subset`` is the gateway's list of allowed endpoints
     (``None``: no restriction; empty: nothing is allowed).
+
+    ``incoming_model`` is what the client named; ``model`` what is asked of the endpoint, which a rewrite
+    rule may have changed. ``model_span`` is where the model's name stands in the body: the byte offsets
+    of its JSON string with the quotes (``None``: it is not in the body, or was not found).
+    ``priority`` comes from an InferenceObjective; below zero the request may be shed.
     """
 
     method: str = ""
@@ -28,6 +33,9 @@ class Question:
     headers: Mapping[str, str] = field(default_factory=dict)
     surface: str = "passthrough"
     model: str = ""
+    incoming_model: str = ""
+    model_span: tuple[int, int] | None = None
+    priority: int = 0
     prompt: bytes = b""
     stream: bool = False
     max_output_tokens: int | None = None

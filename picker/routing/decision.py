@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from picker.inference.usage import Usage
+
 
 class Visibility(NamedTuple):
     """What of a request's fate the gateway's body modes let the picker see."""
@@ -37,7 +39,8 @@ class Outcome:
 
     ``served`` is the ``ip:port`` that the gateway reports to have served ("" if it does not say).
     ``back_pressure`` is true where the endpoint said that it is full (Ray's back-pressure text, or
-    a 503/429 with Retry-After); ``retry_after`` is then in seconds, if given.
+    a 503/429 with Retry-After); ``retry_after`` is then in seconds, if given. ``usage`` is what the
+    answer's body says it used, where bodies are seen and say so.
     """
 
     cause: Cause
@@ -45,6 +48,7 @@ class Outcome:
     served: str = ""
     back_pressure: bool = False
     retry_after: float | None = None
+    usage: Usage | None = None
 
 
 class Ticket(Protocol):
