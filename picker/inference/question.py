@@ -23,8 +23,7 @@ class Question:
     (``None``: no restriction; empty: nothing is allowed).
 
     ``incoming_model`` is what the client named; ``model`` what is asked of the endpoint, which a rewrite
-    rule may have changed. ``model_span`` is where the model's name stands in the body: the byte offsets
-    of its JSON string with the quotes (``None``: it is not in the body, or was not found).
+    rule may have changed (where it has to be written: :func:`picker.inference.model_name.model_span`).
     ``priority`` comes from an InferenceObjective; below zero the request may be shed.
     """
 
@@ -34,7 +33,6 @@ class Question:
     surface: str = "passthrough"
     model: str = ""
     incoming_model: str = ""
-    model_span: tuple[int, int] | None = None
     priority: int = 0
     prompt: bytes = b""
     stream: bool = False

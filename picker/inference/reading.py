@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from picker.inference.question import Question
-from picker.inference.scan import find_members, parse_beginning
+from picker.inference.scan import LONGEST_PARSED, find_members, parse_beginning
 from picker.inference.surfaces import PASSTHROUGH, surface_named, surface_of
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from picker.inference.scan import Body, Span
     from picker.inference.surfaces import Surface
 
-LONGEST_PARSED = 1 << 20
-"""Bytes of a body that is parsed as a whole; a longer one is only scanned."""
 MOST_CONTAINERS = 30_000
 """Opening brackets of a body that is parsed; making so many lists takes some milliseconds."""
 PROMPT_WINDOW = 128 << 10

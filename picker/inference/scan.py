@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Body = bytes | bytearray | memoryview
 
+LONGEST_PARSED = 1 << 20
+"""Bytes of a body that is parsed as a whole; a longer one is only scanned."""
 _REACH = 8 << 20
 """Bytes looked at from the front; ``find`` crosses them in about a millisecond."""
 _TAIL = 128 << 10

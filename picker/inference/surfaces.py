@@ -28,6 +28,8 @@ class Surface:
     prompt_keys: tuple[str, ...]
     prompt: Callable[[Mapping[str, Any]], bytes]
     output_limits: tuple[str, ...] = ()
+    usage_key: str = "usage"
+    grpc: bool = False
 
 
 _SURFACES = (

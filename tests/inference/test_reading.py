@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from picker.inference.reading import LONGEST_PARSED, PROMPT_WINDOW, needs_body, read_body, read_headers
+from picker.inference.reading import PROMPT_WINDOW, needs_body, read_body, read_headers
+from picker.inference.scan import LONGEST_PARSED
 
 if TYPE_CHECKING:
     from picker.inference.question import Question
