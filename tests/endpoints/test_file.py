@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from picker.endpoints.file import EndpointsError, FileSource, _Watch
+from picker.endpoints.file import EndpointsError, FileSource
+from picker.endpoints.file_format import parse_endpoints
+from picker.watched import Watch
 from tests.endpoints.follow import DEADLINE, Follower
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ class Log:
     """What the source logged: waits for the next line of an event."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level(logging.INFO, "picker.endpoints")
+        caplog.set_level(logging.INFO, "picker.watched")
         self._caplog = caplog
 
     def lines(self, message: str) -> list[str]:
@@ -174,7 +176,7 @@ async def test_a_half_written_file_leaves_the_last_good_set(file: Path, log: Log
 
 def test_a_file_that_still_grows_is_not_read(file: Path) -> None:
     # Each of these states is valid; only the last one is what the writer means.
-    watch = _Watch(file, None)
+    watch = Watch(file, lambda raw: parse_endpoints(raw, str(file)), EndpointsError)
     watch.first()
     watch.look()
     with file.open("w") as writer:

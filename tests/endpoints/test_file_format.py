@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from picker.endpoints.endpoint import Endpoint, EndpointsError
-from picker.endpoints.file_format import MOST_BYTES, MOST_ENDPOINTS, parse_endpoints
+from picker.endpoints.file_format import MOST_ENDPOINTS, parse_endpoints
+from picker.strict_yaml import MOST_BYTES
 
 ONE = "endpoints:\n- address: 10.0.0.1\n  port: 8000\n"
 
@@ -24,6 +25,10 @@ def complaint(text: str | bytes) -> str:
     [
         ("", "line 1: the file is empty; write 'endpoints: []' for an empty pool"),
         ("# nothing\n", "line 1: the file is empty; write 'endpoints: []' for an empty pool"),
+        (
+            "endpoints: []\n---\nendpoints: []\n",
+            "line 3: the file has a second document; write one list of endpoints, without '---'",
+        ),
         ("- a\n", "line 1: the file is not a mapping; write it as 'key: value' lines"),
         ("endpoint: []\n", "line 1: the file has an unknown key 'endpoint'; did you mean 'endpoints'?"),
         ("{}\n", "line 1: 'endpoints' is missing; write 'endpoints:' and under it one '- address: …' each"),
@@ -103,7 +108,6 @@ def test_a_quoted_port() -> None:
         (ONE + "  name: [a\n", "e.yaml, line 5: not YAML: "),
         (ONE + "\tname: a\n", "e.yaml, line 4: not YAML: "),
         ("a: *nobody\n", "e.yaml, line 1: not YAML: "),
-        ("endpoints: []\n---\nendpoints: []\n", "e.yaml, line 2: not YAML: "),
         (b"endpoints: \xff\n", "e.yaml, line 1: not YAML: "),
         (b"\0", "e.yaml, line 1: not YAML: "),
         ("[" * 100_000, "e.yaml, line 1: not YAML: "),
