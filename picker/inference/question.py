@@ -18,8 +18,8 @@ class Question:
 
     ``headers`` has lower-case names and, for a repeated header, its values joined by ``,``.
     ``path`` is without the query. ``prompt`` is what prefixes are compared by, in the order an
-    engine sees it. ``unreadable`` says in a few words why the body gave no model; it is empty
-    where no body had to be read. ``subset`` is the gateway's list of allowed endpoints
+    engine sees it. ``unreadable`` says in a few words why the body gave no model, or nothing to do for
+    it; it is empty where no body had to be read. ``subset`` is the gateway's list of allowed endpoints
     (``None``: no restriction; empty: nothing is allowed).
 
     ``incoming_model`` is what the client named; ``model`` what is asked of the endpoint, which a rewrite

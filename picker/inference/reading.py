@@ -13,13 +13,14 @@ import orjson
 
 from picker.inference.question import Question
 from picker.inference.scan import LONGEST_PARSED, find_members, parse_beginning
-from picker.inference.surfaces import PASSTHROUGH, surface_named, surface_of
+from picker.inference.surfaces import EVERY_SURFACE, UNCLAIMED, surface_named
+from picker.inference.wire import UnreadableError, message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from picker.inference.scan import Body, Span
-    from picker.inference.surfaces import Surface
+    from picker.inference.surfaces import Surface, Surfaces
 
 MOST_CONTAINERS = 30_000
 """Opening brackets of a body that is parsed; making so many lists takes some milliseconds."""
@@ -30,6 +31,9 @@ _SHORT_VALUE = 4 << 10
 LONGEST_NAME = 512
 """Characters of a model name or an id. What is longer is no name, and would fill logs and tables."""
 _MOST_TOKENS = 1 << 31
+
+NO_MODEL = "no model"
+"""What is unreadable about a body that could be read, but names no model."""
 
 _DEFAULT_PATH = "/v1/completions"
 """What the reference picker assumes where the gateway does not say the path."""
@@ -47,7 +51,7 @@ _MULTIPLEXED = _spellings("serve", "multiplexed", "model", "id")
 _SESSION = _spellings("x", "session", "id")
 
 
-def read_headers(headers: Mapping[str, str]) -> Question:
+def read_headers(headers: Mapping[str, str], surfaces: Surfaces = EVERY_SURFACE) -> Question:
     """What the headers alone tell. Names are lower-case; pseudo headers may be missing."""
     path = headers.get(":path") or headers.get("x-original-path") or headers.get("x-forwarded-path") or ""
     path = path.partition("?")[0]
@@ -60,33 +64,51 @@ def read_headers(headers: Mapping[str, str]) -> Question:
     )
     # Only test clients leave out the method; theirs are inference requests.
     if question.method in ("POST", ""):
-        question.surface = surface_of(path or _DEFAULT_PATH)
-    if question.surface != PASSTHROUGH:
-        question.unreadable = _obstacle(headers)
+        question.surface = surfaces.of(path or _DEFAULT_PATH)
+        if question.surface == UNCLAIMED:
+            question.unreadable = "no parser takes the path"
+        elif surface := surface_named(question.surface):
+            question.unreadable = _obstacle(headers, surface)
     return question
 
 
 def needs_body(question: Question) -> bool:
     """Whether the body can tell the model and the prompt, so that deciding should wait for it."""
-    return question.surface != PASSTHROUGH and not _obstacle(question.headers)
+    surface = surface_named(question.surface)
+    return surface is not None and not _obstacle(question.headers, surface)
 
 
 def read_body(question: Question, body: Body, *, complete: bool) -> None:
     """Fill in what the body tells. Never raises.
 
     ``complete``: the whole body is here; else it is the beginning of one that is too long to keep.
-    Sets ``question.unreadable``, empty when the model was found.
+    Sets ``question.unreadable``, empty when all was found that the surface asks for.
     """
     question.body_bytes = len(body)
     surface = surface_named(question.surface)
     if surface is None:
         return
-    obstacle = _obstacle(question.headers)
+    obstacle = _obstacle(question.headers, surface)
     if obstacle:
         question.unreadable = obstacle
     elif not body:
         question.unreadable = "the body is empty"
-    elif complete and _quick_to_parse(body):
+    elif surface.unwrap is None:
+        _read_json(question, surface, body, complete=complete)
+    else:
+        try:
+            content = surface.unwrap(message(body))
+        except UnreadableError as error:
+            question.unreadable = str(error)
+            return
+        if isinstance(content, dict):
+            _read_document(question, surface, content)
+        else:
+            _read_json(question, surface, content, complete=True)
+
+
+def _read_json(question: Question, surface: Surface, body: Body, *, complete: bool) -> None:
+    if complete and _quick_to_parse(body):
         _read_short(question, surface, body)
     else:
         _read_long(question, surface, body, complete=complete)
@@ -110,11 +132,11 @@ def _read_short(question: Question, surface: Surface, body: Body) -> None:
     if not isinstance(document, dict):
         question.unreadable = "not a JSON object"
         return
-    _read_document(question, surface, document, missing="no model")
+    _read_document(question, surface, document)
 
 
 def _read_long(question: Question, surface: Surface, body: Body, *, complete: bool) -> None:
-    others = ("model", "stream", *surface.output_limits)
+    others = ("model", "stream", *(name.partition(".")[0] for name in surface.output_limits))
     found = find_members(body, (*others, *surface.prompt_keys), complete=complete)
     members = found.members
     # Of a short member only the whole value counts: the beginning of a model's name is another name.
@@ -129,8 +151,10 @@ def _read_long(question: Question, surface: Surface, body: Body, *, complete: bo
             document[key] = _value(body, members[key], room)
             start, stop = members[key]
             room -= (len(body) if stop is None else stop) - start
-    missing = "no model" if found.whole else "no model in the part that was scanned"
-    _read_document(question, surface, document, missing)
+    _read_members(question, surface, document)
+    if found.whole or question.unreadable != NO_MODEL:
+        return
+    question.unreadable = "no model in the part that was scanned"
 
 
 def _value(body: Body, span: Span, most: int) -> object:
@@ -143,19 +167,25 @@ def _value(body: Body, span: Span, most: int) -> object:
         return None
 
 
-def _read_document(question: Question, surface: Surface, document: Mapping[str, Any], missing: str) -> None:
+def _read_document(question: Question, surface: Surface, document: Mapping[str, Any]) -> None:
+    _read_members(question, surface, document)
+    if not question.unreadable and surface.required and not any(map(document.get, surface.required)):
+        question.unreadable = f"no {surface.required[0]}"
+
+
+def _read_members(question: Question, surface: Surface, document: Mapping[str, Any]) -> None:
     question.stream = document.get("stream") is True
-    question.prompt = surface.prompt(document)
+    question.prompt = surface.prompt(document) if surface.prompt else b""
     question.max_output_tokens = _output_limit(document, surface.output_limits)
     model = document.get("model")
+    question.unreadable = ""
     if model is None or model == "":
-        question.unreadable = missing
+        question.unreadable = NO_MODEL if surface.needs_model else ""
     elif not isinstance(model, str):
         question.unreadable = "the model is not a string"
     elif len(model) > LONGEST_NAME:
         question.unreadable = f"the model's name is longer than {LONGEST_NAME} characters"
     else:
-        question.unreadable = ""
         question.model = model
         # Serve LLM makes a multiplexed request of "base:adapter" and, on purpose, of nothing else.
         if ":" in model and not question.multiplexed_model_id:
@@ -164,7 +194,10 @@ def _read_document(question: Question, surface: Surface, document: Mapping[str, 
 
 def _output_limit(document: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
     for name in names:
-        limit = document.get(name)
+        member, _, inner = name.partition(".")
+        limit = document.get(member)
+        if inner:
+            limit = limit.get(inner) if isinstance(limit, dict) else None
         if isinstance(limit, int) and not isinstance(limit, bool) and 0 <= limit < _MOST_TOKENS:
             return limit
     return None
@@ -178,14 +211,16 @@ def _named(headers: Mapping[str, str], spellings: tuple[str, ...]) -> str:
     return ""
 
 
-def _obstacle(headers: Mapping[str, str]) -> str:
-    """Why a body with these headers is no JSON that can be read; empty where it may be."""
+def _obstacle(headers: Mapping[str, str], surface: Surface) -> str:
+    """Why a body with these headers can not be read as the surface's; empty where it may be."""
     if "upgrade" in headers or ":protocol" in headers:
         return "an upgraded connection has no body"
     encoding = headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity"):
         return "the body is compressed"
-    content = headers.get("content-type", "").lstrip().lower()
+    content = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if surface.unwrap:
+        return "" if content in ("application/grpc", "application/grpc+proto") else "the body is not gRPC"
     if content.startswith("multipart/"):
         return "the body is multipart"
     if content.startswith("application/grpc"):

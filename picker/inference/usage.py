@@ -48,7 +48,7 @@ def usage_reader(surface: Surface | None, headers: Mapping[str, str]) -> UsageRe
         return None
     content = headers.get("content-type", "").lstrip().lower()
     # Vertex sends the same JSON in gRPC messages, where it can be found as well.
-    if content.startswith(_READABLE) or (surface.grpc and content.startswith("application/grpc")):
+    if content.startswith(_READABLE) or (surface.unwrap and content.startswith("application/grpc")):
         return UsageReader(surface.usage_key)
     return None
 
