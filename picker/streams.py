@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from picker.extproc.effects import Ask, Cancel, Done, Ended, FirstToken, Send
-from picker.extproc.session import Session, SessionOptions
+from picker.extproc.effects import Ask, Cancel, Done, Ended, FirstToken, NotRewritten, Send
+from picker.extproc.session import Session, SessionOptions, Surroundings
 from picker.routing.decision import Cause, Decision, Outcome, Refusal
 
 if TYPE_CHECKING:
@@ -67,13 +67,19 @@ class Observer(Protocol):
     def unreadable(self, reason: str) -> None:
         """A body told no model."""
 
+    def not_rewritten(self, reason: str) -> None:
+        """Another model should have been asked for, but its name could not be written into the body."""
+
     def internal_error(self, where: str) -> None:
         """A fault of the picker itself was caught."""
 
 
 @dataclass(slots=True)
 class Streams:
-    """What all streams of a process share; a transport calls it for each new stream."""
+    """What all streams of a process share; a transport calls it for each new stream.
+
+    A fault in ``surroundings.resolve`` leaves the request as its client wrote it.
+    """
 
     routing: Routing
     observer: Observer
@@ -81,6 +87,23 @@ class Streams:
     options: SessionOptions
     budget: BodyBudget
     decision_timeout: float
+    surroundings: Surroundings = field(default_factory=Surroundings)
+
+    def __post_init__(self) -> None:
+        resolve = self.surroundings.resolve
+        if resolve is not None:
+            self.surroundings = replace(self.surroundings, resolve=self._guard(resolve))
+
+    def _guard(self, resolve: Callable[[Question], None]) -> Callable[[Question], None]:
+        def guarded(question: Question) -> None:
+            try:
+                resolve(question)
+            except Exception:
+                log.exception("the rules for models failed; the request stays as it came")
+                self.observer.internal_error("resolve")
+                question.model = question.incoming_model
+
+        return guarded
 
     def accept(self, stream: Stream) -> ExtProcStream:
         """Make the handler of a new stream."""
@@ -96,7 +119,7 @@ class ExtProcStream:
     def __init__(self, shared: Streams, stream: Stream) -> None:
         self._shared = shared
         self._stream = stream
-        self._session = Session(shared.options, shared.budget)
+        self._session = Session(shared.options, shared.budget, shared.surroundings)
         self._ticket: Ticket | None = None
         self._pending: Pending | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -135,6 +158,8 @@ class ExtProcStream:
                     self._stream.send(effect.segments)
                 case Ask():
                     work.extend(self._ask(effect))
+                case NotRewritten():
+                    self._shared.observer.not_rewritten(effect.reason)
                 case FirstToken():
                     if self._ticket is not None:
                         self._shared.routing.first_token(self._ticket, self._shared.loop.time())

@@ -108,6 +108,9 @@ class Observer:
     def unreadable(self, reason: str) -> None:
         self.counted.append(f"unreadable: {reason}")
 
+    def not_rewritten(self, reason: str) -> None:
+        self.counted.append(f"not rewritten: {reason}")
+
     def internal_error(self, where: str) -> None:
         self.counted.append(f"internal error: {where}")
 
@@ -203,7 +206,7 @@ async def test_the_decision_on_the_body_replaces_the_provisional_one() -> None:
     provisional, final = pick("10.0.0.1:8000"), pick("10.0.0.2:8000")
     it = rig(provisional, final)
     it.stream.received(message("request_headers", headers=POST, modes="buffered/none"))
-    it.stream.received(message("request_body", body=b'{"model": "m", "messages": []}', end=True))
+    it.stream.received(message("request_body", body=b'{"model": "m", "messages": ["hello"]}', end=True))
     assert b"10.0.0.2:8000" in it.wire.sent[1]
     assert it.routing.asked == [(False, None), (False, provisional.ticket)]
     it.stream.closed(clean=False)

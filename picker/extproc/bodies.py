@@ -1,9 +1,12 @@
-"""Chunks of a request body that are held until the decision, within bounds of memory."""
+"""Chunks of a request body: held until the decision within bounds of memory, cut, and spliced."""
 
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 CHUNK_OVERHEAD: Final = 256
 """Bytes a held chunk costs beside its own: the message around it, its place in a list, its view."""
@@ -100,3 +103,38 @@ def split(chunk: memoryview, limit: int) -> list[memoryview]:
     if len(chunk) <= limit:
         return [chunk]
     return [chunk[start : start + limit] for start in range(0, len(chunk), limit)]
+
+
+class Splice(NamedTuple):
+    """Bytes ``start`` to ``stop`` of a body are to be replaced by ``text``. There is a byte at ``start``."""
+
+    start: int
+    stop: int
+    text: bytes
+
+    @property
+    def growth(self) -> int:
+        """By how many bytes the body becomes longer; negative where it becomes shorter."""
+        return len(self.text) - (self.stop - self.start)
+
+    def apply(self, body: memoryview) -> tuple[memoryview, bytes, memoryview]:
+        """The new body in segments: none of what stays is copied."""
+        return body[: self.start], self.text, body[self.stop :]
+
+
+Segments = tuple[memoryview | bytes, ...]
+
+
+def splice_chunks(chunks: Iterable[memoryview], splice: Splice) -> Iterator[Segments]:
+    """The chunks with the splice made, each as its segments. One of which nothing stays is left out."""
+    position = 0
+    for chunk in chunks:
+        start, stop = splice.start - position, splice.stop - position
+        size = len(chunk)
+        position += size
+        if start >= size or (stop <= 0 and start < 0):
+            yield (chunk,)
+        elif start >= 0:
+            yield tuple(filter(len, (chunk[:start], splice.text, chunk[stop:])))
+        elif stop < size:
+            yield (chunk[stop:],)

@@ -42,6 +42,13 @@ class Cancel:
 
 
 @dataclass(slots=True, frozen=True)
+class NotRewritten:
+    """Another model should be asked for, but the body cannot be made to name it: the client's name stays."""
+
+    reason: str
+
+
+@dataclass(slots=True, frozen=True)
 class FirstToken:
     """The first byte of the answer's body was seen (never: response headers)."""
 
@@ -64,4 +71,4 @@ class Done:
     refusal: Refusal | None = None
 
 
-Effect = Send | Ask | Cancel | FirstToken | Ended | Done
+Effect = Send | Ask | Cancel | NotRewritten | FirstToken | Ended | Done

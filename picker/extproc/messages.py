@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 
 from picker.extproc._generated.base_pb2 import HeaderValue, HeaderValueOption
 from picker.extproc._generated.external_processor_pb2 import (
+    CommonResponse,
     HeaderMutation,
     ImmediateResponse,
     ProcessingRequest,
@@ -27,12 +28,17 @@ from picker.extproc._generated.external_processor_pb2 import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from picker.extproc._generated.base_pb2 import HeaderMap
     from picker.extproc.effects import Buffer
     from picker.routing.decision import Refusal
 
 DESTINATION: Final = "x-gateway-destination-endpoint"
 DROPPED_REASON: Final = "x-llm-d-request-dropped-reason"
+CONTENT_LENGTH: Final = "content-length"
+REQUEST_ID: Final = "x-request-id"
+SERVED_ECHO: Final = "x-conformance-test-served-endpoint"
 _NAMESPACE: Final = "envoy.lb"
 
 # Tags of ProcessingRequest: field number << 3 | wire type (2 is length-delimited, 0 a varint).
@@ -137,14 +143,17 @@ def header_dict(headers: HeaderMap) -> dict[str, str]:
     return found
 
 
-def streamed(tag: int, data: memoryview, *, end_of_stream: bool) -> tuple[Buffer, ...]:
-    """A body answer that passes ``data`` on, for FULL_DUPLEX_STREAMED. ``tag``: a ``*_BODY_ANSWER``."""
-    size = len(data)
-    if end_of_stream:
-        if size:
-            return (_streamed_prefix(tag, size, 2), data, _END_TRUE)
-        return (_streamed_prefix(tag, 0, 2), _END_TRUE)
-    return (_streamed_prefix(tag, size, 0), data)
+def streamed(tag: int, *segments: Buffer, end_of_stream: bool) -> tuple[Buffer, ...]:
+    """A body answer that passes ``segments`` on as one chunk, for FULL_DUPLEX_STREAMED.
+
+    ``tag``: a ``*_BODY_ANSWER``.
+    """
+    size = sum(map(len, segments))
+    if not end_of_stream:
+        return (_streamed_prefix(tag, size, 0), *segments)
+    if size:
+        return (_streamed_prefix(tag, size, 2), *segments, _END_TRUE)
+    return (_streamed_prefix(tag, 0, 2), _END_TRUE)
 
 
 @lru_cache(maxsize=4096)
@@ -154,13 +163,18 @@ def _streamed_prefix(tag: int, size: int, trailing: int) -> bytes:
     ``trailing``: how many bytes of the StreamedBodyResponse follow the body.
     """
     prefix = b"\x0a" + _varint(size) if size else b""
-    inner = len(prefix) + size + trailing
-    # From the inside out: streamed_response, body_mutation, response, and the answer's own field.
-    for outer in (0x1A, 0x1A, 0x0A, tag):
-        header = bytes((outer,)) + _varint(inner)
-        prefix = header + prefix
+    # streamed_response, body_mutation, response, and the answer's own field.
+    return _enclosed(prefix, size + trailing, 0x1A, 0x1A, 0x0A, tag)
+
+
+def _enclosed(beginning: bytes, following: int, *tags: int) -> bytes:
+    """``beginning`` inside of fields, from the inside out; ``following`` bytes are still to come in each."""
+    inner = len(beginning) + following
+    for tag in tags:
+        header = bytes((tag,)) + _varint(inner)
+        beginning = header + beginning
         inner += len(header)
-    return prefix
+    return beginning
 
 
 def _varint(number: int) -> bytes:
@@ -175,9 +189,14 @@ def _varint(number: int) -> bytes:
 @lru_cache(maxsize=1024)
 def headers_to(destination: str) -> bytes:
     """The answer to request headers that sends the request to ``destination``."""
+    return headers_with(destination, ())
+
+
+def headers_with(destination: str, headers: Collection[tuple[str, str]]) -> bytes:
+    """The same, and sets further request headers."""
     response = ProcessingResponse()
-    _send_to(response.request_headers.response.header_mutation, destination)
-    response.dynamic_metadata.update({_NAMESPACE: {DESTINATION: destination}})
+    _set(response.request_headers.response.header_mutation, ((DESTINATION, destination), *headers))
+    _tell(response, destination)
     return response.SerializeToString()
 
 
@@ -185,20 +204,59 @@ def headers_to(destination: str) -> bytes:
 def body_to(destination: str) -> bytes:
     """The answer to a BUFFERED request body that sends the request to ``destination`` instead."""
     response = ProcessingResponse()
-    _send_to(response.request_body.response.header_mutation, destination)
-    response.dynamic_metadata.update({_NAMESPACE: {DESTINATION: destination}})
+    _set(response.request_body.response.header_mutation, ((DESTINATION, destination),))
+    _tell(response, destination)
     return response.SerializeToString()
 
 
-def _send_to(mutation: HeaderMutation, destination: str) -> None:
+def body_replaced(
+    tag: int, segments: Sequence[Buffer], headers: Collection[tuple[str, str]] = (), *, destination: str = ""
+) -> tuple[Buffer, ...]:
+    """The answer to a STREAMED or BUFFERED body message that puts ``segments`` in its place.
+
+    ``tag``: a ``*_BODY_ANSWER``. Only in mode BUFFERED the headers have not left yet: there it may set
+    ``headers``, and for a request another ``destination``; and must set the length where one stands.
+    """
+    size = sum(map(len, segments))
+    common, beside = CommonResponse(), ProcessingResponse()
+    if destination:
+        headers = ((DESTINATION, destination), *headers)
+        _tell(beside, destination)
+    if headers:
+        _set(common.header_mutation, headers)
+    mutation = _enclosed(b"\x0a" + _varint(size), size, 0x1A)
+    prefix = _enclosed(common.SerializeToString() + mutation, size, 0x0A, tag)
+    return (prefix, *segments, beside.SerializeToString())
+
+
+def response_headers(set_headers: Collection[tuple[str, str]], remove: Collection[str]) -> bytes:
+    """The answer to response headers that changes some of them."""
+    response = ProcessingResponse()
+    mutation = response.response_headers.response.header_mutation
+    _set(mutation, set_headers)
+    mutation.remove_headers.extend(remove)
+    return response.SerializeToString()
+
+
+def _tell(response: ProcessingResponse, destination: str) -> None:
+    response.dynamic_metadata.update({_NAMESPACE: {DESTINATION: destination}})
+
+
+def _set(mutation: HeaderMutation, headers: Collection[tuple[str, str]]) -> None:
     # Overwriting is said, not left to the default: other gateways append where it is unset, and a
     # value the client sent must never stay in force.
-    mutation.set_headers.append(
+    mutation.set_headers.extend(
         HeaderValueOption(
-            header=HeaderValue(key=DESTINATION, raw_value=destination.encode("ascii", "replace")),
+            header=HeaderValue(key=name, raw_value=_visible(value)),
             append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD,
         )
+        for name, value in headers
     )
+
+
+def _visible(value: str) -> bytes:
+    """A header's value in visible ASCII; for any other byte Envoy may reject the whole mutation."""
+    return "".join(char if " " <= char <= "~" else "?" for char in value).encode()
 
 
 @lru_cache(maxsize=64)
@@ -230,6 +288,8 @@ _REFUSALS: Final = {
     503: ("ServiceUnavailable", 14),
 }
 _UNKNOWN: Final = ("Unknown", 2)
+_DROPPED: Final = ("rejected-", "evicted")
+"""How the reasons begin that the drop-reason header knows; what is wrong with a request is no such reason."""
 
 
 def immediate(refusal: Refusal, *, grpc: bool) -> bytes:
@@ -238,13 +298,8 @@ def immediate(refusal: Refusal, *, grpc: bool) -> bytes:
     reply = ImmediateResponse(body=f"inference error: {name} - {refusal.message}".encode("utf-8", "replace"))
     reply.status.code = refusal.status  # type: ignore[assignment]  # a plain integer, see above
     reason = _token(refusal.reason)
-    if reason:
-        reply.headers.set_headers.append(
-            HeaderValueOption(
-                header=HeaderValue(key=DROPPED_REASON, raw_value=reason.encode()),
-                append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD,
-            )
-        )
+    if reason.startswith(_DROPPED):
+        _set(reply.headers, ((DROPPED_REASON, reason),))
     # Shown by the gateway's access log as %RESPONSE_CODE_DETAILS%.
     reply.details = reason or f"picker_{name}"
     if grpc:

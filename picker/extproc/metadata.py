@@ -41,6 +41,11 @@ def served_endpoint(metadata: Metadata) -> str:
     return value.string_value.strip() if value is not None else ""
 
 
+def is_balanced(metadata: Metadata) -> bool:
+    """Whether the gateway shows what its load balancer was told, so that it could say who served."""
+    return _NAMESPACE in metadata.filter_metadata
+
+
 def _value(metadata: Metadata, namespace: str, key: str) -> Value | None:
     # Reading a missing key of a protobuf map would add it.
     if namespace not in metadata.filter_metadata:

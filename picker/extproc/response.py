@@ -9,6 +9,7 @@ from picker.routing.decision import Outcome
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from picker.inference.usage import UsageReader
     from picker.routing.decision import Cause
 
 _REFUSED: Final = (429, 503)
@@ -16,18 +17,37 @@ _REFUSED: Final = (429, 503)
 _RAY_BACK_PRESSURE: Final = b"Request dropped due to backpressure"
 """How the body of a Ray Serve proxy's 503 begins when a queue is full (Ray 2.60)."""
 _FIRST_ERROR: Final = 400
+_NO_METADATA: Final = "fail: missing envoy lb metadata"
+_NOT_SERVED: Final = "fail: missing destination endpoint served metadata"
+"""What conformance tests expect to be told instead of an endpoint."""
 LONGEST_REFUSAL: Final = 64 << 10
 """Bytes of a refusal's body that are worth being buffered for its text."""
 
 
 class ResponseRecord:
-    """The response as far as it was seen. ``served`` comes from metadata, whoever reads it sets it."""
+    """The response as far as it was seen.
 
-    __slots__ = ("_back_pressure", "_retry_after", "begun", "body_seen", "over", "served", "status")
+    Whoever reads the metadata sets ``served``, and ``balanced`` where they are a load balancer's at
+    all. ``usage`` reads the body where somebody wants to know.
+    """
+
+    __slots__ = (
+        "_back_pressure",
+        "_retry_after",
+        "balanced",
+        "begun",
+        "body_seen",
+        "over",
+        "served",
+        "status",
+        "usage",
+    )
 
     def __init__(self) -> None:
         self.status = 0
         self.served = ""
+        self.balanced = False
+        self.usage: UsageReader | None = None
         self.begun = False
         self.body_seen = False
         self.over = False
@@ -42,6 +62,11 @@ class ResponseRecord:
         if retry_after is not None and self.status in _REFUSED:
             self._back_pressure = True
             self._retry_after = _number(retry_after)
+
+    @property
+    def served_in_words(self) -> str:
+        """Who served, or why that is not known."""
+        return self.served or (_NOT_SERVED if self.balanced else _NO_METADATA)
 
     def first_chunk(self, data: memoryview) -> bool:
         """Note the first bytes of the body. True if they are the first of an answer, not of an error."""
@@ -59,7 +84,8 @@ class ResponseRecord:
 
     def outcome(self, cause: Cause) -> Outcome:
         """How the request ended."""
-        return Outcome(cause, self.status, self.served, self._back_pressure, self._retry_after)
+        usage = self.usage.end() if self.usage is not None else None
+        return Outcome(cause, self.status, self.served, self._back_pressure, self._retry_after, usage)
 
 
 def _number(text: str) -> int | None:

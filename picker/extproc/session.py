@@ -5,12 +5,18 @@ body mode for requests:
 
 duplex
     The header answer is withheld until the decision, and the body held meanwhile. Then the chunks
-    are passed on as they came. A body that is not needed is not waited for.
+    are passed on as they came. A body that is not needed is not waited for. One that is needed is
+    waited for without a deadline: it is the client that takes its time, and the gateway that ends
+    what takes too long (Envoy's ``stream_idle_timeout``). What is held meanwhile is bounded.
 buffered
     The headers are answered with a provisional decision. If the body is needed it follows as one
     message, and its answer may replace the decision; else the gateway is told not to send it.
 streamed, none
     The decision rests on the headers; body messages are answered one by one.
+
+Where another model is to be asked for than the client named (``Surroundings.resolve``), its name is
+written into the body on the way, and the client's back into the answer: in full where both pass the
+picker, in mode BUFFERED as a replaced body. In modes streamed and none the body cannot be changed.
 
 The response side only answers and records. Both sides together give at most one ``Ended``: exactly
 one if any decision was given. Messages of the gateway are answered after it too, as long as it
@@ -23,29 +29,36 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from picker.extproc.bodies import HeldBody, split
-from picker.extproc.effects import Ask, Cancel, Done, Ended, FirstToken, Send
+from picker.extproc.bodies import HeldBody, splice_chunks, split
+from picker.extproc.effects import Ask, Cancel, Done, Ended, FirstToken, NotRewritten, Send
 from picker.extproc.messages import (
+    CONTENT_LENGTH,
     REQUEST_BODY_ANSWER,
     REQUEST_BODY_CONTINUE,
+    REQUEST_ID,
     REQUEST_TRAILERS_CONTINUE,
     RESPONSE_BODY,
     RESPONSE_BODY_ANSWER,
     RESPONSE_BODY_CONTINUE,
     RESPONSE_HEADERS_CONTINUE,
     RESPONSE_TRAILERS_CONTINUE,
+    SERVED_ECHO,
+    body_replaced,
     body_to,
     header_dict,
     headers_to,
+    headers_with,
     immediate,
     mode_override,
     parse,
     read_body_message,
+    response_headers,
     streamed,
 )
-from picker.extproc.metadata import served_endpoint, subset_hint
+from picker.extproc.metadata import is_balanced, served_endpoint, subset_hint
 from picker.extproc.modes import (
     BUFFERED,
+    BUFFERED_PARTIAL,
     DUPLEX,
     NONE,
     SEND,
@@ -58,17 +71,23 @@ from picker.extproc.modes import (
     visibility,
 )
 from picker.extproc.response import ResponseRecord
-from picker.inference.reading import needs_body, read_body, read_headers
+from picker.extproc.rewriting import model_restorer, splice_model
+from picker.inference.reading import NO_MODEL, needs_body, read_body, read_headers
+from picker.inference.surfaces import EVERY_SURFACE, UNCLAIMED, surface_named
+from picker.inference.usage import usage_reader
 from picker.routing.decision import Cause, Refusal, Visibility
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from picker.extproc._generated.base_pb2 import Metadata
     from picker.extproc._generated.external_processor_pb2 import HttpBody, HttpHeaders, ProcessingRequest
-    from picker.extproc.bodies import BodyBudget
-    from picker.extproc.effects import Effect
+    from picker.extproc.bodies import BodyBudget, Splice
+    from picker.extproc.effects import Buffer, Effect
     from picker.inference.question import Question
+    from picker.inference.restore import ModelRestorer
+    from picker.inference.scan import Body
+    from picker.inference.surfaces import Surfaces
     from picker.routing.decision import Answer
 
 _PASS_REQUEST_BODY: Final = Send((REQUEST_BODY_CONTINUE,))
@@ -77,21 +96,46 @@ _PASS_RESPONSE_HEADERS: Final = Send((RESPONSE_HEADERS_CONTINUE,))
 _PASS_RESPONSE_BODY: Final = Send((RESPONSE_BODY_CONTINUE,))
 _PASS_RESPONSE_TRAILERS: Final = Send((RESPONSE_TRAILERS_CONTINUE,))
 _NOTHING: Final = memoryview(b"")
+_NO_MODEL_TEXT: Final = "model not found in request body"
+"""As the reference picker says it; clients may look for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """The bounds of one stream, in bytes.
+    """The bounds of one stream, in bytes, and what it does beside picking.
 
     ``max_body``: of a request's body that is held; beyond it the decision is made on what was read.
     ``strict_bodies``: refuse (400) what cannot be read on the path of an inference API.
     ``chunk_limit``: of one body message that is sent. Larger chunks are split; below gRPC's default
     receive limit of 4 MiB, and no smaller than what Envoy sends by default, so that nothing is split.
+    ``surfaces``: the APIs whose requests are read, and what is made of other paths.
+    ``read_usage``: read from answers what they used, where their bodies are seen.
+    ``echo_served``: tell the client who served it, as conformance tests of gateways want it.
     """
 
     max_body: int = 64 << 20
     strict_bodies: bool = False
     chunk_limit: int = 1 << 20
+    surfaces: Surfaces = EVERY_SURFACE
+    read_usage: bool = False
+    echo_served: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a session calls, where it is given; neither may raise.
+
+    ``resolve`` is called once per request, when all of it is known that will be and before it is decided
+    about. It may set ``Question.model``, the name the endpoint shall be asked for (with
+    ``multiplexed_model_id``, if that follows from it), and ``Question.priority``.
+    ``new_request_id`` makes the ``x-request-id`` of a request that comes without.
+    """
+
+    resolve: Callable[[Question], None] | None = None
+    new_request_id: Callable[[], str] | None = None
+
+
+_NO_SURROUNDINGS: Final = Surroundings()
 
 
 class _State(Enum):
@@ -127,6 +171,7 @@ class Session:
         "_done",
         "_end",
         "_ended",
+        "_extra_headers",
         "_held",
         "_metadata",
         "_options",
@@ -135,15 +180,22 @@ class Session:
         "_question",
         "_request_mode",
         "_response",
+        "_response_length",
         "_response_mode",
+        "_restorer",
+        "_splice",
         "_started",
         "_state",
         "_subset",
+        "_surroundings",
         "_visibility",
     )
 
-    def __init__(self, options: SessionOptions, budget: BodyBudget) -> None:
+    def __init__(
+        self, options: SessionOptions, budget: BodyBudget, surroundings: Surroundings = _NO_SURROUNDINGS
+    ) -> None:
         self._options = options
+        self._surroundings = surroundings
         # Old Envoys and test clients do not tell their modes. They are those of the protocol.
         self._request_mode: int = DUPLEX
         self._response_mode: int = DUPLEX
@@ -156,10 +208,14 @@ class Session:
         self._asked: Ask | None = None
         self._destination = ""
         self._override = b""
+        self._extra_headers: tuple[tuple[str, str], ...] = ()
+        self._splice: Splice | None = None
         self._held = HeldBody(options.max_body, budget)
         self._owed = 0
         self._body_phase = False
         self._response = ResponseRecord()
+        self._response_length = False
+        self._restorer: ModelRestorer | None = None
         self._metadata = b""
         self._ended = False
         self._done = False
@@ -180,11 +236,14 @@ class Session:
     def carries_body(self) -> bool:
         """Whether ending the stream now would lose body bytes: those handed to us are ours to pass on.
 
-        In duplex mode only. In the others the gateway keeps the body and goes on without us. The
-        response counts from the decision on: its first chunks may be under way to us already.
+        In duplex mode only. In the others the gateway keeps the body and goes on without us, unless
+        a piece of the answer is kept back because the model's name may be in it. The response counts
+        from the decision on: its first chunks may be under way to us already.
         """
         if self._done:
             return False
+        if self._restorer is not None and not self._response.over:
+            return True
         if self._request_mode == DUPLEX and self._state not in (_State.BEGIN, _State.OVER):
             return self._end is not _End.HEADERS
         return (
@@ -224,11 +283,8 @@ class Session:
         destination, before = ",".join(answer.endpoints), self._destination
         self._destination = destination
         if self._state is _State.BODY_ASKED:
-            changed = destination != before
-            return self._pass_on([Send((body_to(destination),)) if changed else _PASS_REQUEST_BODY])
-        effects: list[Effect] = [
-            Send((headers_to(destination), self._override) if self._override else (headers_to(destination),))
-        ]
+            return self._pass_on([self._buffered_answer(destination if destination != before else "")])
+        effects: list[Effect] = [self._header_answer(destination)]
         if provisional and self._end is None and not self._owed:
             self._state = _State.BODY_AWAITED
             return effects
@@ -276,6 +332,7 @@ class Session:
             if self._question is not None:
                 self._question.subset = subset
         self._response.served = served_endpoint(metadata) or self._response.served
+        self._response.balanced = self._response.balanced or is_balanced(metadata)
 
     def _phase(self, phase: str, request: ProcessingRequest) -> list[Effect]:
         match phase:
@@ -300,7 +357,10 @@ class Session:
         if self._question is not None or self._end is not None:
             return []
         headers = header_dict(message.headers)
-        question = self._question = read_headers(headers)
+        if self._surroundings.new_request_id is not None and not headers.get(REQUEST_ID):
+            headers[REQUEST_ID] = self._surroundings.new_request_id()
+            self._extra_headers = ((REQUEST_ID, headers[REQUEST_ID]),)
+        question = self._question = read_headers(headers, self._options.surfaces)
         question.subset = self._subset
         needed = needs_body(question)
         if message.end_of_stream:
@@ -314,7 +374,7 @@ class Session:
         if needed and self._request_mode == DUPLEX:
             self._state = _State.READING
             return []
-        return self._ask(_State.ASKED)
+        return [*self._resolve(None), *self._ask(_State.ASKED)]
 
     def _begin_buffered(self, headers: Mapping[str, str], *, needed: bool) -> list[Effect]:
         """Ask at once; and where the body is not needed, or too long for us, have it not sent.
@@ -329,7 +389,9 @@ class Session:
         if not needed and self._end is None:
             trailers = SEND if self._response_mode == DUPLEX else SKIP
             self._override = mode_override(NONE, self._response_mode, trailers)
-        return self._ask(_State.ASKED, provisional=needed)
+        if needed:
+            return self._ask(_State.ASKED, provisional=True)
+        return [*self._resolve(None), *self._ask(_State.ASKED)]
 
     def _request_body(self, data: memoryview, *, end: bool) -> list[Effect]:
         state = self._state
@@ -363,9 +425,10 @@ class Session:
         return [_PASS_REQUEST_TRAILERS]
 
     def _decide_on_held(self, *, complete: bool) -> list[Effect]:
+        body = self._held.whole()
         if self._question is not None:
-            read_body(self._question, self._held.whole(), complete=complete)
-        return self._ask(_State.ASKED, complete=complete)
+            read_body(self._question, body, complete=complete)
+        return [*self._resolve(body, complete=complete), *self._ask(_State.ASKED, complete=complete)]
 
     def _decide_on_buffered(self, data: memoryview, *, end: bool) -> list[Effect]:
         """Decide again, now on the body. Without an end of stream it has trailers, unless it is partial."""
@@ -373,18 +436,50 @@ class Session:
         complete = end or self._request_mode == BUFFERED
         if self._question is not None:
             read_body(self._question, data, complete=complete)
-        return self._ask(_State.BODY_ASKED, complete=complete)
+        # A part of a body cannot be replaced: the gateway would compare it with the length of the whole.
+        effects = self._resolve(data if complete else None, complete=complete)
+        fits = self._splice is None or self._held.hold(data)
+        return effects + self._ask(_State.BODY_ASKED, complete=complete, simplest=not fits)
 
-    def _ask(self, state: _State, *, provisional: bool = False, complete: bool = True) -> list[Effect]:
+    def _ask(
+        self, state: _State, *, provisional: bool = False, simplest: bool = False, complete: bool = True
+    ) -> list[Effect]:
         """Ask, unless what was read completely is unreadable and that is no longer tolerated."""
         question = self._question
         if question is None:
             return []
-        if self._options.strict_bodies and complete and question.unreadable:
-            return self._refuse(Refusal(400, "unreadable-body", question.unreadable))
+        strict = self._options.strict_bodies or question.surface == UNCLAIMED
+        if strict and complete and question.unreadable:
+            text = _NO_MODEL_TEXT if question.unreadable == NO_MODEL else question.unreadable
+            return self._refuse(Refusal(400, "unreadable-body", text))
         self._state = state
-        self._asked = Ask(question, self._visibility, provisional=provisional)
+        self._asked = Ask(question, self._visibility, provisional=provisional, simplest=simplest)
         return [self._asked]
+
+    def _resolve(self, body: Body | None, *, complete: bool = True) -> list[Effect]:
+        """Find out which model to ask for. It stays the client's where the body cannot say another.
+
+        ``body``: what its name can still be changed in.
+        """
+        question = self._question
+        if question is None or self._surroundings.resolve is None:
+            return []
+        incoming = question.incoming_model = question.model
+        self._surroundings.resolve(question)
+        if question.model == incoming:
+            return []
+        nameless = question.unreadable == NO_MODEL
+        if body is not None and (incoming or nameless):
+            self._splice = splice_model(body, question.model, complete=complete, nameless=nameless)
+            if self._splice is not None:
+                question.unreadable = "" if nameless else question.unreadable
+                return []
+        question.model = incoming
+        if self._end is _End.HEADERS or surface_named(question.surface) is None:
+            return []
+        if body is not None and not incoming and not question.unreadable:
+            return []  # an API whose requests name no model
+        return [NotRewritten("the name cannot be placed" if body is not None else "the body is not seen")]
 
     def _hurry(self) -> list[Effect]:
         """Ask again for an answer that does not wait for anything."""
@@ -393,6 +488,27 @@ class Session:
         asked = self._asked
         self._asked = Ask(asked.question, asked.visibility, provisional=asked.provisional, simplest=True)
         return [Cancel(), self._asked]
+
+    def _header_answer(self, destination: str) -> Send:
+        extra, splice = self._extra_headers, self._splice
+        if splice is not None and self._question is not None:
+            length = self._question.headers.get(CONTENT_LENGTH, "")
+            if _is_length(length):
+                old = self._held.size if self._end is not None else int(length)
+                extra += ((CONTENT_LENGTH, str(old + splice.growth)),)
+        answer = headers_with(destination, extra) if extra else headers_to(destination)
+        return Send((answer, self._override) if self._override else (answer,))
+
+    def _buffered_answer(self, destination: str) -> Send:
+        """Answer the one body message; with another destination than before, if one is given."""
+        if self._splice is None or self._question is None:
+            return Send((body_to(destination),)) if destination else _PASS_REQUEST_BODY
+        [body] = self._held.release()
+        length: tuple[tuple[str, str], ...] = ()
+        if CONTENT_LENGTH in self._question.headers:
+            length = ((CONTENT_LENGTH, str(len(body) + self._splice.growth)),)
+        segments = self._splice.apply(body)
+        return Send(body_replaced(REQUEST_BODY_ANSWER, segments, length, destination=destination))
 
     def _pass_on(self, effects: list[Effect]) -> list[Effect]:
         """Answer, after the decision, what came of the request while it was waited for."""
@@ -407,10 +523,12 @@ class Session:
         return effects
 
     def _pass_held(self, effects: list[Effect]) -> None:
-        chunks = self._held.release()
+        held = self._held.release()
+        splice = self._splice
+        chunks = [(chunk,) for chunk in held] if splice is None else list(splice_chunks(held, splice))
         ends_here = self._end is _End.BODY
         if not chunks and ends_here:
-            chunks.append(_NOTHING)
+            chunks.append((_NOTHING,))
         last = len(chunks) - 1
         for index, chunk in enumerate(chunks):
             effects.extend(self._echo(REQUEST_BODY_ANSWER, chunk, end=ends_here and index == last))
@@ -418,17 +536,19 @@ class Session:
     def _pass_request_body(self, data: memoryview, *, end: bool) -> list[Effect]:
         self._state = _State.OVER if end else _State.PASSING
         if self._request_mode == DUPLEX:
-            return self._echo(REQUEST_BODY_ANSWER, data, end=end)
+            return self._echo(REQUEST_BODY_ANSWER, (data,), end=end)
         if is_buffered(self._request_mode):
             # It was told not to send the body, and did: the stream is held to the end of the answer.
             self._body_phase = True
         return [_PASS_REQUEST_BODY]
 
-    def _echo(self, tag: int, data: memoryview, *, end: bool) -> list[Effect]:
+    def _echo(self, tag: int, chunk: Sequence[Buffer], *, end: bool) -> list[Effect]:
+        """Pass a chunk on, which is given as its segments."""
         limit = self._options.chunk_limit
-        if len(data) <= limit:
-            return [Send(streamed(tag, data, end_of_stream=end))] if data or end else []
-        pieces = split(data, limit)
+        size = sum(map(len, chunk))
+        if size <= limit:
+            return [Send(streamed(tag, *chunk, end_of_stream=end))] if size or end else []
+        pieces = [piece for segment in chunk for piece in split(memoryview(segment), limit)]
         last = pieces.pop()
         effects: list[Effect] = [Send(streamed(tag, piece, end_of_stream=False)) for piece in pieces]
         effects.append(Send(streamed(tag, last, end_of_stream=end)))
@@ -452,14 +572,38 @@ class Session:
         else:
             response.headers(headers)
             override = self._override_for_text(headers)
-        effects.append(Send((RESPONSE_HEADERS_CONTINUE, override)) if override else _PASS_RESPONSE_HEADERS)
+            if not message.end_of_stream:
+                self._prepare_for_body(headers)
+        effects.append(self._response_header_answer(headers, override))
         if message.end_of_stream:
             self._end_response(effects)
         return effects
 
+    def _prepare_for_body(self, headers: Mapping[str, str]) -> None:
+        """See what is to be read from the answer's body, and what is to be changed in it."""
+        question, mode = self._question, self._response_mode
+        if question is None or not shows_body(mode):
+            return
+        if self._options.read_usage:
+            self._response.usage = usage_reader(surface_named(question.surface), headers)
+        # A part of a body cannot be replaced, see above.
+        if self._splice is not None and mode != BUFFERED_PARTIAL:
+            self._restorer = model_restorer(question, headers)
+            self._response_length = CONTENT_LENGTH in headers
+
+    def _response_header_answer(self, headers: Mapping[str, str], override: bytes) -> Send:
+        served = ((SERVED_ECHO, self._response.served_in_words),) if self._options.echo_served else ()
+        # A body that passes in pieces may become longer or shorter, nobody knows yet by how much.
+        pieces = self._restorer is not None and comes_in_pieces(self._response_mode)
+        remove = (CONTENT_LENGTH,) if pieces and CONTENT_LENGTH in headers else ()
+        if served or remove:
+            return Send((response_headers(served, remove), override))
+        return Send((RESPONSE_HEADERS_CONTINUE, override)) if override else _PASS_RESPONSE_HEADERS
+
     def _give_up_request(self) -> list[Effect]:
         self._state = _State.OVER
         self._held.release()
+        self._splice = None
         if self._asked is None:
             return []
         self._asked = None
@@ -482,8 +626,12 @@ class Session:
         if response.over:
             return []
         response.begun = True
-        if self._response_mode == DUPLEX:
-            effects = self._echo(RESPONSE_BODY_ANSWER, data, end=end)
+        if response.usage is not None:
+            response.usage.feed(data)
+        if self._restorer is not None:
+            effects = self._restore(self._restorer, data, end=end)
+        elif self._response_mode == DUPLEX:
+            effects = self._echo(RESPONSE_BODY_ANSWER, (data,), end=end)
         else:
             effects = [_PASS_RESPONSE_BODY]
         if data and not response.body_seen:
@@ -494,10 +642,27 @@ class Session:
             self._end_response(effects)
         return effects
 
+    def _restore(self, restorer: ModelRestorer, data: memoryview, *, end: bool) -> list[Effect]:
+        """Pass the answer's body on with the client's name in it."""
+        if self._response_mode == DUPLEX:
+            return self._echo(RESPONSE_BODY_ANSWER, restorer.feed(data, end=end), end=end)
+        buffered = is_buffered(self._response_mode)
+        # Buffered, it comes as one message, with no end in it where trailers follow.
+        pieces = restorer.feed(data, end=end or buffered)
+        if _unchanged(pieces, data):
+            return [_PASS_RESPONSE_BODY]
+        length: tuple[tuple[str, str], ...] = ()
+        if buffered and self._response_length:
+            length = ((CONTENT_LENGTH, str(sum(map(len, pieces)))),)
+        return [Send(body_replaced(RESPONSE_BODY_ANSWER, pieces, length))]
+
     def _response_trailers(self) -> list[Effect]:
         if self._response.over:
             return []
-        effects: list[Effect] = [_PASS_RESPONSE_TRAILERS]
+        effects: list[Effect] = []
+        if self._restorer is not None and self._response_mode == DUPLEX:
+            effects = self._echo(RESPONSE_BODY_ANSWER, self._restorer.feed(_NOTHING, end=True), end=False)
+        effects.append(_PASS_RESPONSE_TRAILERS)
         self._end_response(effects)
         return effects
 
@@ -553,6 +718,19 @@ class Session:
         self._done = True
         self._end_request(effects, cause)
         return effects
+
+
+def _unchanged(pieces: Sequence[Buffer], data: memoryview) -> bool:
+    """Whether the pieces are exactly the data: told by the memory they lie in, not byte by byte."""
+    if not pieces:
+        return not data
+    [first, *rest] = pieces
+    return not rest and isinstance(first, memoryview) and first.obj is data.obj and len(first) == len(data)
+
+
+def _is_length(text: str) -> bool:
+    """Whether this is a Content-Length: of 18 digits at most, which is an exabyte."""
+    return text.isascii() and text.isdecimal() and len(text) <= 18  # noqa: PLR2004 - see above
 
 
 def _unusual_body(message: HttpBody) -> tuple[memoryview, bool]:

@@ -109,6 +109,14 @@ class Metrics:
                 registry=registry,
             )
         )
+        self._not_rewritten = _Bound(
+            Counter(
+                "picker_models_not_rewritten",
+                "Requests sent with the client's model, since the rules' one could not be written.",
+                ["reason"],
+                registry=registry,
+            )
+        )
         self._internal_errors = _Bound(
             Counter(
                 "picker_internal_errors",
@@ -137,6 +145,10 @@ class Metrics:
     def unreadable(self, reason: str) -> None:
         """A body told no model. What follows a colon in the reason varies from body to body."""
         self._unreadable[reason.partition(":")[0]].inc()
+
+    def not_rewritten(self, reason: str) -> None:
+        """Another model should have been asked for, but its name could not be written into the body."""
+        self._not_rewritten[reason].inc()
 
     def internal_error(self, where: str) -> None:
         """A fault of the picker itself was caught."""

@@ -1,11 +1,15 @@
 """A gateway on paper: writes the messages of one stream and reads what it is told, in one notation.
 
 ``RH RB RT`` are request headers, body, trailers and ``SH SB ST`` those of the response; ``*`` is
-end of stream, ``(n)`` a body's bytes. A play-book is a table of what happens and what is done then::
+end of stream, ``(n)`` a body's bytes and ``[i:j]`` a slice of the sample body. A play-book is a table
+of what happens and what is done then::
 
     RH POST          ->
     RB*(5)           -> ask
     decide a         -> RH a, RB*(5)
+
+Headers that are set stand as ``name=value`` behind their message, one that is removed as ``-name``,
+and a body that takes the place of the one that came as ``RB=(5)``.
 """
 
 from __future__ import annotations
@@ -15,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from picker.extproc._generated.external_processor_pb2 import ProcessingRequest, ProcessingResponse
 from picker.extproc.bodies import BodyBudget
-from picker.extproc.effects import Ask, Cancel, Done, Ended, FirstToken, Send
+from picker.extproc.effects import Ask, Cancel, Done, Ended, FirstToken, NotRewritten, Send
 from picker.extproc.messages import DESTINATION
-from picker.extproc.session import Session, SessionOptions
+from picker.extproc.session import Session, SessionOptions, Surroundings
 from picker.routing.decision import Decision, Refusal
 
 if TYPE_CHECKING:
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from picker.extproc._generated.base_pb2 import HeaderMap
     from picker.extproc._generated.external_processor_pb2 import CommonResponse
     from picker.extproc.effects import Effect
+    from picker.inference.question import Question
 
 MODES = {"none": 0, "streamed": 1, "buffered": 2, "buffered-partial": 3, "duplex": 4, "grpc": 5}
 WORDS = {
@@ -36,7 +41,14 @@ WORDS = {
 ADDRESSES = {"a": "10.0.0.1:8000", "b": "10.0.0.2:8000"}
 NAMES = {address: name for name, address in ADDRESSES.items()}
 CHAT = "/v1/chat/completions"
+PLAIN = {Cancel: "cancel", FirstToken: "first token", NotRewritten: "not rewritten"}
 BODY = b'{"model":"llama","messages":[{"role":"user","content":"hello"}]}'
+ANSWER = b'{"model":"llama-v2","usage":{"prompt_tokens":7,"completion_tokens":3}}'
+
+
+def resolve(question: Question) -> None:
+    """The rules that tests play with: another version of the model, a model for who names none."""
+    question.model = {"llama": "llama-v2", "": "default"}.get(question.model, question.model)
 
 
 class Mark:
@@ -85,9 +97,15 @@ def response(effect: Send) -> ProcessingResponse:
 class Play:
     """One session, fed by lines of a play-book."""
 
-    def __init__(self, modes: str = "", options: SessionOptions | None = None, budget: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        modes: str = "",
+        options: SessionOptions | None = None,
+        budget: int = 1 << 20,
+        surroundings: Surroundings | None = None,
+    ) -> None:
         self.budget = BodyBudget(budget)
-        self.session = Session(options or SessionOptions(), self.budget)
+        self.session = Session(options or SessionOptions(), self.budget, surroundings or Surroundings())
         self.sent: list[ProcessingResponse] = []
         self.asked: list[Ask] = []
         self._modes = modes
@@ -123,15 +141,20 @@ class Play:
                 return session.receive(self._write(word, rest, modes))
 
     def _write(self, word: str, rest: list[str], modes: str) -> bytes:
-        found = re.fullmatch(r"([RS])([HBT])(\*?)(?:\((\d+)\))?", word)
+        found = re.fullmatch(r"([RS])([HBT])(\*?)(?:\((\d+)\)|\[(\d*):(\d*)\])?", word)
         assert found, f"no such message: {word}"
         side = {"R": "request", "S": "response"}[found[1]]
         extra = dict(item.split("=", 1) for item in rest if "=" in item)
         plain = [item for item in rest if "=" not in item]
         end = bool(found[3])
         if found[2] == "B":
-            size = int(found[4] or 0)
-            return message(f"{side}_body", body=(BODY * (size // len(BODY) + 1))[:size], end=end, modes=modes)
+            sample = BODY if side == "request" else ANSWER
+            if found[5] is not None:
+                body = sample[int(found[5] or 0) : int(found[6] or len(sample))]
+            else:
+                size = int(found[4] or 0)
+                body = (sample * (size // len(sample) + 1))[:size]
+            return message(f"{side}_body", body=body, end=end, modes=modes)
         if found[2] == "T":
             return message(f"{side}_trailers", modes=modes)
         if side == "request":
@@ -150,15 +173,15 @@ class Play:
                 self.asked.append(effect)
                 flags = [name for name in ("provisional", "simplest") if getattr(effect, name)]
                 return " ".join(["ask", *flags])
-            case Cancel():
-                return "cancel"
-            case FirstToken():
-                return "first token"
+            case Cancel() | FirstToken() | NotRewritten():
+                return PLAIN[type(effect)]
             case Ended(outcome):
                 extra = [f"{outcome.status}"] if outcome.status else []
                 extra += ["full"] if outcome.back_pressure else []
                 extra += [f"retry={outcome.retry_after:g}"] if outcome.retry_after is not None else []
                 extra += [f"served={NAMES[outcome.served]}"] if outcome.served else []
+                if outcome.usage is not None:
+                    extra += [f"used={outcome.usage.prompt_tokens}+{outcome.usage.completion_tokens}"]
                 return " ".join(["ended", outcome.cause.value, *extra])
             case Done(error):
                 return "reset" if error else "done"
@@ -181,7 +204,7 @@ def describe(answer: ProcessingResponse) -> str:
 
 
 def _headers(word: str, answer: ProcessingResponse, common: CommonResponse) -> str:
-    words = [word, *_destination(answer, common)]
+    words = [word, *_mutation(answer, common)]
     if answer.HasField("mode_override"):
         names = {number: name for name, number in MODES.items()}
         mode = answer.mode_override
@@ -191,22 +214,31 @@ def _headers(word: str, answer: ProcessingResponse, common: CommonResponse) -> s
 
 
 def _body(word: str, answer: ProcessingResponse, common: CommonResponse) -> str:
-    if not common.HasField("body_mutation"):
-        return " ".join([word, *_destination(answer, common)])
+    kind = common.body_mutation.WhichOneof("mutation")
+    mutation = _mutation(answer, common)
+    if kind is None:
+        return " ".join([word, *mutation])
+    if kind == "body":
+        return " ".join([f"{word}=({len(common.body_mutation.body)})", *mutation])
+    assert not mutation
     streamed = common.body_mutation.streamed_response
     return f"{word}{'*' if streamed.end_of_stream else ''}({len(streamed.body)})"
 
 
-def _destination(answer: ProcessingResponse, common: CommonResponse) -> list[str]:
-    """Where the request is sent: the header and the metadata must say one and the same."""
-    headers = [
-        (h.header.key, h.header.raw_value.decode(), h.append_action)
-        for h in common.header_mutation.set_headers
-    ]
-    if not headers:
+def _mutation(answer: ProcessingResponse, common: CommonResponse) -> list[str]:
+    """What is changed in headers. The destination's header and metadata must say one and the same."""
+    changed = {}
+    for option in common.header_mutation.set_headers:
+        assert option.append_action == option.OVERWRITE_IF_EXISTS_OR_ADD
+        assert not option.header.value
+        changed[option.header.key] = option.header.raw_value.decode()
+    assert len(changed) == len(common.header_mutation.set_headers)
+    destination = changed.pop(DESTINATION, "")
+    words = []
+    if destination:
+        assert answer.dynamic_metadata["envoy.lb"][DESTINATION] == destination  # type: ignore[index]
+        words.append("+".join(NAMES[address] for address in destination.split(",")))
+    else:
         assert not answer.HasField("dynamic_metadata")
-        return []
-    [(key, value, action)] = headers
-    assert (key, action) == (DESTINATION, 2)
-    assert answer.dynamic_metadata["envoy.lb"][DESTINATION] == value  # type: ignore[index]
-    return ["+".join(NAMES[address] for address in value.split(","))]
+    words += [f"{name}={value}" for name, value in changed.items()]
+    return words + [f"-{name}" for name in common.header_mutation.remove_headers]

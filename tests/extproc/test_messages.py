@@ -175,6 +175,6 @@ def test_a_refusal_to_a_plain_client_sets_no_grpc_status() -> None:
 
 
 def test_a_reason_cannot_break_the_header() -> None:
-    reply = messages.immediate(Refusal(503, "a b\r\nx: é", "\udc80"), grpc=False)
+    reply = messages.immediate(Refusal(503, "rejected-a b\r\nx: é", "\udc80"), grpc=False)
     [header] = ProcessingResponse.FromString(reply).immediate_response.headers.set_headers
-    assert header.header.raw_value == b"a_b__x___"
+    assert header.header.raw_value == b"rejected-a_b__x___"
