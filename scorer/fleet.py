@@ -39,6 +39,7 @@ class Fleet:
         ``scraped_load`` requests at the endpoint, running or waiting, as its page says (NaN: not said);
         ``queue`` waiting requests, ``running`` requests, ``kv_usage`` 0..1 (NaN: not said);
         ``local_running`` requests that the replicas on the endpoint's own node work on (NaN);
+        ``proxy`` its page is that of a proxy: what waits there found no server free;
         ``fetched_at`` when the last good page arrived (-inf: never);
         ``draining`` wants no new requests; ``reachable`` False after its probes failed repeatedly;
         ``route_set`` index into ``route_sets``, tuples of path prefixes (-1: unknown).
@@ -62,7 +63,13 @@ class Fleet:
         ("own_at_page", 0.0),
         ("full_until", -np.inf),
     )
-    _BOOLS = (("alive", False), ("draining", False), ("reachable", True), ("breaker_open", False))
+    _BOOLS = (
+        ("alive", False),
+        ("proxy", False),
+        ("draining", False),
+        ("reachable", True),
+        ("breaker_open", False),
+    )
 
     scraped_load: NDArray[np.float64]
     queue: NDArray[np.float64]
@@ -76,6 +83,7 @@ class Fleet:
     own_at_page: NDArray[np.float64]
     full_until: NDArray[np.float64]
     alive: NDArray[np.bool_]
+    proxy: NDArray[np.bool_]
     draining: NDArray[np.bool_]
     reachable: NDArray[np.bool_]
     breaker_open: NDArray[np.bool_]

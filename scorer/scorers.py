@@ -27,20 +27,25 @@ IGNORED_AGE = 30.0
 two its weight falls linearly, so that no endpoint's load jumps when its page is lost."""
 
 
+def freshness(fleet: Fleet, rows: Rows, now: float) -> NDArray[np.float64]:
+    """How much each endpoint's page is still worth: 1 up to ``TRUSTED_AGE``, 0 from ``IGNORED_AGE``."""
+    worth: NDArray[np.float64] = (now - IGNORED_AGE - fleet.fetched_at[rows]) / (TRUSTED_AGE - IGNORED_AGE)
+    np.minimum(worth, 1.0, out=worth)
+    np.maximum(worth, 0.0, out=worth)
+    return worth
+
+
 def request_load(fleet: Fleet, rows: Rows, now: float) -> NDArray[np.float64]:
     """Requests at each endpoint, own and others'.
 
-    Formula: ``own + untracked + freshness * max(0, scraped - own_at_page)``, never below own. Freshness
-    is 1 up to ``TRUSTED_AGE``, 0 from ``IGNORED_AGE``, linear between.
+    Formula: ``own + untracked + freshness * max(0, scraped - own_at_page)``, never below own, with
+    :func:`freshness`.
     Reason: own numbers are exact and immediate, a page is seconds old and has own requests in it; what
     it shows beyond those at its time is other clients' load.
     Fallback: a page that does not say a load, or was never read, adds nothing.
     """
-    freshness = (now - IGNORED_AGE - fleet.fetched_at[rows]) / (TRUSTED_AGE - IGNORED_AGE)
-    np.minimum(freshness, 1.0, out=freshness)
-    np.maximum(freshness, 0.0, out=freshness)
     others = np.fmax(fleet.scraped_load[rows] - fleet.own_at_page[rows], 0.0)  # fmax: NaN becomes 0
-    load: NDArray[np.float64] = fleet.own[rows] + fleet.untracked[rows] + freshness * others
+    load: NDArray[np.float64] = fleet.own[rows] + fleet.untracked[rows] + freshness(fleet, rows, now) * others
     return load
 
 

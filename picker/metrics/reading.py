@@ -18,8 +18,9 @@ class Reading:
 
     ``load`` requests at the endpoint, running or waiting; ``queue`` those waiting; ``running`` those
     being worked on; ``kv_usage`` 0..1; ``local_running`` requests that the replicas on the endpoint's
-    own node work on, whoever sent them; ``models`` ids of the adapters or multiplexed models that are
-    loaded there.
+    own node work on, whoever sent them; ``proxy`` whether it is a proxy before other servers, where
+    requests wait only while none of them is free; ``models`` ids of the adapters or multiplexed models
+    that are loaded there.
 
     ``marker`` differs between two pages if what they say was exported anew in between (see
     :class:`~picker.metrics.freshness.Freshness`). ``engine`` names the process that counted; it
@@ -31,6 +32,7 @@ class Reading:
     running: float = math.nan
     kv_usage: float = math.nan
     local_running: float = math.nan
+    proxy: bool = False
     models: frozenset[str] = frozenset()
     marker: int = 0
     engine: str = ""

@@ -260,6 +260,7 @@ class Scraper:
         fleet.running[row] = reading.running
         fleet.kv_usage[row] = reading.kv_usage
         fleet.local_running[row] = reading.local_running
+        fleet.proxy[row] = reading.proxy
         fleet.fetched_at[row] = now
 
     def _page_failed(self, target: _Target, error: FetchError) -> float:

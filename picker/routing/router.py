@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from picker.routing.admission import saturated
 from picker.routing.breaker import Breaker, verdict
 from picker.routing.candidates import Candidates
 from picker.routing.decision import Cause, Decision, Refusal
@@ -27,6 +28,9 @@ NOBODY = Refusal(503, "rejected-no-endpoints", "failed to find endpoint candidat
 """The pool is empty, or nobody of it is in the subset."""
 ALL_FILTERED = Refusal(429, "rejected-saturated", "no endpoints available for the given request")
 """The profile's own filters left nobody."""
+
+SHED = Refusal(429, "rejected-saturated", "system saturated, sheddable request dropped")
+"""The request may be shed, and the pool has no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,8 @@ class Router:
         """Choose, and count the request as sent to the first endpoint of the answer.
 
         ``replaces`` withdraws an earlier decision for the same request before choosing; its endpoint wins
-        ties. ``simplest`` draws among all candidates, for when the profile failed or its time is over.
+        ties. ``simplest`` draws among all candidates, for when the profile failed or its time is over;
+        nothing is shed then.
         Whatever a scorer raises passes through; nothing has been counted then, and a decision to be
         replaced stays withdrawn.
         """
@@ -112,6 +117,9 @@ class Router:
         offered = self._breaker.offer(now, status_visible=visibility.status)
         entry = None
         try:
+            rows = eligible(self._fleet, rows, question, now)
+            if question.priority < 0 and saturated(self._fleet, rows, now):
+                return SHED
             chosen = self._choose(rows, question, now, prefer)
             if not chosen:
                 return ALL_FILTERED
@@ -187,7 +195,6 @@ class Router:
         )
 
     def _choose(self, rows: Rows, question: Question, now: float, prefer: int) -> list[int]:
-        rows = eligible(self._fleet, rows, question, now)
         choice = self.profile.run(
             self._fleet,
             rows,

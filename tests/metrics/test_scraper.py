@@ -55,6 +55,7 @@ def columns(fleet: Fleet, slot: Slot) -> list[float]:
         "running",
         "kv_usage",
         "local_running",
+        "proxy",
         "fetched_at",
         "draining",
         "reachable",
@@ -62,7 +63,7 @@ def columns(fleet: Fleet, slot: Slot) -> list[float]:
     return [float(getattr(fleet, name)[slot.row]) for name in names]
 
 
-UNTOUCHED = [math.nan, math.nan, math.nan, math.nan, math.nan, -math.inf, 0.0, 1.0]
+UNTOUCHED = [math.nan, math.nan, math.nan, math.nan, math.nan, 0.0, -math.inf, 0.0, 1.0]
 
 
 # Good pages
@@ -120,6 +121,7 @@ async def test_the_dialect_is_told_from_the_page() -> None:
         assert rig.load(vllm) == 5
         assert rig.load(ray) == 7
         assert rig.fleet.local_running[ray.row] == 2
+        assert rig.fleet.proxy[[vllm.row, ray.row]].tolist() == [False, True]
 
 
 async def test_metrics_may_be_elsewhere_than_traffic() -> None:

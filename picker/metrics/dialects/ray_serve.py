@@ -85,6 +85,7 @@ def read(page: bytes) -> Reading:
         running=running,
         kv_usage=mean(samples(page, _KV_USAGE)),
         local_running=total(local),
+        proxy=True,
         models=_loaded_models(families),
         marker=fingerprint(sample.value for sample in changing),
         engine="" if loops and not proxies else _engine((*loops[:1], *placed[:1]), proxies),
