@@ -59,6 +59,7 @@ def asked_raw(
         (b'{"model": 7}', "the model is not a string"),
         (b'{"model": {"model": "m"}}', "the model is not a string"),
         (b'{"model": "' + b"m" * 513 + b'"}', "the model's name is longer than 512 characters"),
+        (b'{"messages": [{"model": "m"}]}', "no model"),
     ],
 )
 def test_an_unreadable_body_says_why_and_gives_no_model(body: bytes, why: str) -> None:
@@ -144,26 +145,6 @@ def test_tools_nested_too_deep_to_write_are_left_out_of_the_prompt() -> None:
 
 
 # Headers.
-
-
-@pytest.mark.parametrize(
-    ("path", "surface"),
-    [
-        ("/v1/chat/completions", "chat"),
-        ("/app/prefix/v1/chat/completions?key=1", "chat"),
-        ("/v1/completions", "completions"),
-        ("/v1/embeddings", "embeddings"),
-        ("/v1/responses", "responses"),
-        ("/v1/mycompletions", "passthrough"),
-        ("/v1/audio/transcriptions", "passthrough"),
-        ("/", "passthrough"),
-    ],
-)
-def test_the_surface_is_told_by_the_end_of_the_path(path: str, surface: str) -> None:
-    question = read_headers({":method": "POST", ":path": path})
-    assert question.surface == surface
-    assert needs_body(question) == (surface != "passthrough")
-    assert "?" not in question.path
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "CONNECT", "DELETE"])
