@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from hashlib import blake2b
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -30,6 +31,8 @@ _MEDIA: Final = frozenset(
     }
 )
 """The types of the parts of a message that are no text."""
+_LONGEST: Final = 1 << 20
+"""Bytes of a prompt. No text of a body that is parsed is longer, but media stand for more than they take."""
 _MEDIA_BYTES: Final = 900
 """225 tokens: an image of 640 by 360 at 1024 pixels a token, which the reference picker assumes too."""
 _MEDIA_BEGINNING: Final = 64 << 10
@@ -125,9 +128,15 @@ def _tools(document: Mapping[str, Any]) -> bytes:
 def _messages(messages: object) -> bytes:
     if not isinstance(messages, list):
         return b""
-    return b"\n".join(
-        part for message in messages if message and isinstance(message, dict) for part in _message(message)
-    )
+    said = (message for message in messages if message and isinstance(message, dict))
+    parts: list[bytes] = []
+    room = _LONGEST
+    for part in chain.from_iterable(map(_message, said)):
+        parts.append(part)
+        room -= len(part)
+        if room < 0:
+            break
+    return b"\n".join(parts)
 
 
 def _message(message: Mapping[str, Any]) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from picker.inference.question import Question
-from picker.inference.scan import LONGEST_PARSED, find_members, parse_beginning
+from picker.inference.scan import find_members, parse_beginning, quick_to_parse
 from picker.inference.surfaces import EVERY_SURFACE, UNCLAIMED, surface_named
 from picker.inference.wire import UnreadableError, message
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from picker.inference.scan import Body, Span
     from picker.inference.surfaces import Surface, Surfaces
 
-MOST_CONTAINERS = 30_000
-"""Opening brackets of a body that is parsed; making so many lists takes some milliseconds."""
 PROMPT_WINDOW = 128 << 10
 """Bytes of a long body that are read as its prompt."""
 _SHORT_VALUE = 4 << 10
@@ -108,19 +106,10 @@ def read_body(question: Question, body: Body, *, complete: bool) -> None:
 
 
 def _read_json(question: Question, surface: Surface, body: Body, *, complete: bool) -> None:
-    if complete and _quick_to_parse(body):
+    if complete and quick_to_parse(body):
         _read_short(question, surface, body)
     else:
         _read_long(question, surface, body, complete=complete)
-
-
-def _quick_to_parse(body: Body) -> bool:
-    if len(body) <= MOST_CONTAINERS:
-        return True
-    if len(body) > LONGEST_PARSED:
-        return False
-    raw = bytes(body) if isinstance(body, memoryview) else body
-    return raw.count(b"[") + raw.count(b"{") <= MOST_CONTAINERS
 
 
 def _read_short(question: Question, surface: Surface, body: Body) -> None:

@@ -26,6 +26,8 @@ Body = bytes | bytearray | memoryview
 
 LONGEST_PARSED = 1 << 20
 """Bytes of a body that is parsed as a whole; a longer one is only scanned."""
+MOST_CONTAINERS = 30_000
+"""Opening brackets of a body that is parsed; making so many lists takes some milliseconds."""
 _REACH = 8 << 20
 """Bytes looked at from the front; ``find`` crosses them in about a millisecond."""
 _TAIL = 128 << 10
@@ -86,6 +88,16 @@ def find_members(body: Body, wanted: Collection[str], *, complete: bool) -> Foun
         members |= {key: Span(last - stop, last - start) for key, (start, stop) in later.items() if stop}
         return Found(members, whole)
     return Found(members, whole=False)
+
+
+def quick_to_parse(body: Body) -> bool:
+    """Whether a whole body may be parsed without stalling other streams."""
+    if len(body) <= MOST_CONTAINERS:
+        return True
+    if len(body) > LONGEST_PARSED:
+        return False
+    raw = bytes(body) if isinstance(body, memoryview) else body
+    return raw.count(b"[") + raw.count(b"{") <= MOST_CONTAINERS
 
 
 class _Stopped(Exception):  # noqa: N818  it is the way out, not an error

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _LONGEST: Final = 16 << 10
 """Bytes of one object that are kept. Usual are a few hundred; SGLang's may hold log probabilities."""
+_MOST_TRIES: Final = 1_000
+"""Names in one chunk that are looked at, before the search goes on at the last one."""
 _OBJECT: Final = re.compile(rb"[ \t\r\n]{0,16}+:[ \t\r\n]{0,16}+(?=\{)")
 _LONGEST_COLON: Final = 16 + 1 + 16
 _MOST_TOKENS: Final = 1 << 40
@@ -89,7 +91,9 @@ class UsageReader:
     def _objects(self, data: bytes) -> int:
         """Keep the last object that begins in ``data``; where the search for the next has to go on."""
         name, position, latest = self._name, 0, -1
-        while (found := data.find(name, position)) >= 0:
+        tries = _MOST_TRIES
+        while (found := data.find(name, position) if tries else data.rfind(name, position)) >= 0:
+            tries = max(0, tries - 1)
             position = found + len(name)
             match = _OBJECT.match(data, position)
             if match is None:

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 _HEAD: Final = 5
 """Bytes before a gRPC message: whether it is compressed, and its length."""
-_MOST_FIELDS: Final = 4_000
+_MOST_FIELDS: Final = 1_000
 """Fields of one message that are read; each takes about a microsecond."""
 _LONGEST_VARINT: Final = 10
 _MORE: Final = 0x80
 """The bit of a varint's byte that tells that another one follows."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_INPUT_IDS: Final = 2
+_LONGEST_TOKENS: Final = 256 << 10
+"""Bytes of token ids that are read; decoding so many takes a few milliseconds."""
 
 
 class UnreadableError(Exception):
@@ -46,21 +47,15 @@ def message(body: Body) -> memoryview:
 
 def vllm_request(request: memoryview) -> dict[str, Any]:
     """Of a GenerateRequest or EmbedRequest its ``text`` or ``tokens`` (each four bytes, little-endian)."""
-    document: dict[str, Any] = {}
-    for field, value in _fields(request):
-        match field, value:
-            case 2, memoryview():
-                document["tokens"] = b"".join(
-                    _uint32s(packed)
-                    for number, packed in _fields(value)
-                    if number == _INPUT_IDS and isinstance(packed, memoryview)
-                )
-            case 3, memoryview():
-                document["text"] = str(value, "utf-8", "replace")
-            case 4, memoryview():
-                document["max_tokens"] = dict(_fields(value)).get(8)
-            case 5, int():
-                document["stream"] = bool(value)
+    fields = dict(_fields(request))
+    document: dict[str, Any] = {"stream": fields.get(5) == 1}
+    if isinstance(tokenized := fields.get(2), memoryview):
+        packed = (ids for ids in _values(tokenized, 2) if isinstance(ids, memoryview))
+        document["tokens"] = _uint32s(b"".join(packed)[:_LONGEST_TOKENS])
+    if isinstance(text := fields.get(3), memoryview):
+        document["text"] = str(text, "utf-8", "replace")
+    if isinstance(sampling := fields.get(4), memoryview):
+        document["max_tokens"] = next(_values(sampling, 8), None)
     return document
 
 
@@ -96,6 +91,10 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
         raise UnreadableError("a protobuf message of too many fields")
 
 
+def _values(data: memoryview, number: int) -> Iterator[int | memoryview]:
+    return (value for field, value in _fields(data) if field == number)
+
+
 def _varint(data: memoryview, position: int) -> tuple[int, int]:
     """The number that begins at ``position``, and where it ends."""
     value = 0
@@ -106,17 +105,16 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
     raise UnreadableError("not a protobuf message")
 
 
-def _uint32s(packed: memoryview) -> bytes:
-    """Packed varints as numbers of four bytes; all at once, as a prompt may have a million of them."""
+def _uint32s(packed: bytes) -> bytes:
+    """Packed varints as numbers of four bytes; all at once, as a prompt may have very many of them."""
     data = np.frombuffer(packed, np.uint8)
     ends = np.flatnonzero(data < _MORE)
     if not len(ends):
         return b""
     starts = np.concatenate(([0], ends[:-1] + 1))
     values = np.zeros(len(ends), np.uint32)
-    for index in range(5):  # bytes that 32 bits take
+    for index in range(min(5, int((ends - starts).max()) + 1)):  # 32 bits take five bytes at most
         at = starts + index
-        there = at <= ends
-        part = data[at[there]].astype(np.uint32) & 0x7F
-        values[there] |= part << np.uint32(7 * index)
+        part = data[np.minimum(at, ends)].astype(np.uint32) & (_MORE - 1)
+        values |= np.where(at <= ends, part << np.uint32(7 * index), 0).astype(np.uint32)
     return values.astype("<u4").tobytes()
