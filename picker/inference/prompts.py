@@ -109,8 +109,8 @@ def _joined(*parts: bytes) -> bytes:
 
 
 def _text(value: object) -> bytes:
-    # orjson never gives lone surrogates, so every str of a parsed body can be encoded.
-    return value.encode() if isinstance(value, str) else b""
+    # Lone surrogates, which Python's parser lets pass, have to be told apart as well.
+    return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else b""
 
 
 def _json(value: object) -> bytes:
@@ -153,7 +153,7 @@ def _message(message: Mapping[str, Any]) -> Iterator[bytes]:
 def _content(content: object, *, nested: bool = False) -> Iterator[bytes]:
     """A text, or parts: texts, media, and what else there is as JSON."""
     if isinstance(content, str):
-        yield content.encode()
+        yield _text(content)
     elif isinstance(content, list):
         for part in content:
             if isinstance(part, dict):
@@ -163,7 +163,7 @@ def _content(content: object, *, nested: bool = False) -> Iterator[bytes]:
 def _part(part: Mapping[str, Any], *, nested: bool) -> Iterator[bytes]:
     kind = part.get("type")
     if isinstance(text := part.get("text"), str):
-        yield text.encode()
+        yield _text(text)
     elif isinstance(kind, str) and kind in _MEDIA:
         yield _placeholder(part)
     elif kind == "tool_result" and not nested:
@@ -181,7 +181,7 @@ def _placeholder(part: Mapping[str, Any]) -> bytes:
 
 def _text_or_tokens(value: object) -> bytes:
     if isinstance(value, str):
-        return value.encode()
+        return _text(value)
     if not isinstance(value, list) or not value:
         return b""
     if isinstance(value[0], int):

@@ -6,6 +6,7 @@ it would have (``Question.unreadable`` says why, for the counter and for strict 
 
 from __future__ import annotations
 
+import json
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 PROMPT_WINDOW = 128 << 10
 """Bytes of a long body that are read as its prompt."""
+_LONGEST_LENIENT = 256 << 10
+"""Bytes of a body that is parsed again by a slower parser, in some milliseconds."""
 _SHORT_VALUE = 4 << 10
 """Bytes of any other member that are read."""
 LONGEST_NAME = 512
@@ -116,12 +119,24 @@ def _read_short(question: Question, surface: Surface, body: Body) -> None:
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        question.unreadable = f"not JSON: {error.msg} at byte {error.pos}"
-        return
+        document = _leniently_parsed(body)
+        if document is None:
+            question.unreadable = f"not JSON: {error.msg} at byte {error.pos}"
+            return
     if not isinstance(document, dict):
         question.unreadable = "not a JSON object"
         return
     _read_document(question, surface, document)
+
+
+def _leniently_parsed(body: Body) -> object:
+    """What Python's servers take beyond JSON: NaN, and halves of characters. None if they do not."""
+    if len(body) > _LONGEST_LENIENT:
+        return None
+    try:
+        return json.loads(str(body, "utf-8"))
+    except (ValueError, RecursionError):
+        return None
 
 
 def _read_long(question: Question, surface: Surface, body: Body, *, complete: bool) -> None:
@@ -172,6 +187,8 @@ def _read_members(question: Question, surface: Surface, document: Mapping[str, A
         question.unreadable = NO_MODEL if surface.needs_model else ""
     elif not isinstance(model, str):
         question.unreadable = "the model is not a string"
+    elif not _is_text(model):
+        question.unreadable = "the model is not a text"
     elif len(model) > LONGEST_NAME:
         question.unreadable = f"the model's name is longer than {LONGEST_NAME} characters"
     else:
@@ -179,6 +196,14 @@ def _read_members(question: Question, surface: Surface, document: Mapping[str, A
         # Serve LLM makes a multiplexed request of "base:adapter" and, on purpose, of nothing else.
         if ":" in model and not question.multiplexed_model_id:
             question.multiplexed_model_id = model
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _output_limit(document: Mapping[str, Any], names: tuple[str, ...]) -> int | None:

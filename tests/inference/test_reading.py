@@ -46,7 +46,11 @@ def asked_raw(
         (b"", "the body is empty"),
         (b"no json", "not JSON"),
         (b'{"model": "m"', "not JSON"),
-        (b'{"model": "m", "temperature": NaN}', "not JSON"),
+        (b'{"model": "m", "temperature": nan}', "not JSON"),
+        (b'{"model": "m", "temperature": NaN, "user": "' + b"u" * (256 << 10) + b'"}', "not JSON"),
+        (b'{"model": NaN}', "the model is not a string"),
+        (rb'{"model": "\ud800"}', "the model is not a text"),
+        (b'{"n": NaN, "x": ' + b"[" * 20_000, "not JSON"),
         (b'\xef\xbb\xbf{"model": "m"}', "not JSON"),
         (b'{"model": "\xff"}', "not JSON"),
         (b"[" * 3000, "not JSON"),
@@ -187,6 +191,16 @@ def test_an_id_of_absurd_length_is_none() -> None:
 
 
 # Bodies.
+
+
+def test_what_pythons_parser_takes_is_read() -> None:
+    question = asked_raw(
+        rb'{"model":"a","model":"m","temperature":NaN,"tools":[NaN,"\ud83d"],'
+        rb'"messages":[{"role":"user","content":"cut \ud83d"},{"role":"x","content":[{"text":"\ude00"}]}]}'
+    )
+    assert (question.model, question.unreadable) == ("m", "")
+    assert question.prompt == b"user\ncut \xed\xa0\xbd\nx\n\xed\xb8\x80"
+    assert asked_raw(rb'{"model":"m","prompt":["\ud83d"]}', "/v1/completions").prompt == b"\xed\xa0\xbd"
 
 
 def test_a_passthrough_body_is_only_measured() -> None:
