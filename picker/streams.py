@@ -67,8 +67,14 @@ class Observer(Protocol):
     def unreadable(self, reason: str) -> None:
         """A body told no model."""
 
+    def rewritten(self) -> None:
+        """A request was sent that asks for another model than its client named."""
+
     def not_rewritten(self, reason: str) -> None:
         """Another model should have been asked for, but its name could not be written into the body."""
+
+    def used(self, *, prompt: int, cached: int, completion: int) -> None:
+        """An answer told the tokens of its prompt, those of them that were cached, and its own."""
 
     def internal_error(self, where: str) -> None:
         """A fault of the picker itself was caught."""
@@ -136,7 +142,6 @@ class ExtProcStream:
     def closed(self, *, clean: bool) -> None:
         """Take the end of the gateway's messages."""
         self._guarded(lambda: self._session.closed(clean=clean))
-        self._cancel()
         self._shared.observer.stream_closed()
 
     def _guarded(self, step: Callable[[], Sequence[Effect]]) -> None:
@@ -200,10 +205,16 @@ class ExtProcStream:
         if isinstance(answer, Decision):
             self._ticket = answer.ticket
             if not ask.provisional:
-                self._shared.observer.decided(seconds, simplest=ask.simplest)
+                self._decided(ask, seconds)
         else:
             self._ticket = None
         return self._session.decided(answer)
+
+    def _decided(self, ask: Ask, seconds: float) -> None:
+        self._shared.observer.decided(seconds, simplest=ask.simplest)
+        resolved = self._shared.surroundings.resolve is not None
+        if resolved and ask.question.model != ask.question.incoming_model:
+            self._shared.observer.rewritten()
 
     def _decided_late(self, answer: Answer, ask: Ask, began: float) -> Sequence[Effect]:
         self._pending = None
@@ -222,6 +233,13 @@ class ExtProcStream:
             self._pending = None
 
     def _ended(self, outcome: Outcome) -> None:
+        usage = outcome.usage
+        if usage is not None:
+            self._shared.observer.used(
+                prompt=usage.prompt_tokens or 0,
+                cached=usage.cached_tokens or 0,
+                completion=usage.completion_tokens or 0,
+            )
         if self._ticket is not None:
             ticket, self._ticket = self._ticket, None
             self._shared.routing.ended(ticket, outcome, self._shared.loop.time())

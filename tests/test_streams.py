@@ -108,6 +108,12 @@ class Observer:
     def unreadable(self, reason: str) -> None:
         self.counted.append(f"unreadable: {reason}")
 
+    def rewritten(self) -> None:
+        self.counted.append("rewritten")
+
+    def used(self, *, prompt: int, cached: int, completion: int) -> None:
+        self.counted.append(f"used: {prompt} {cached} {completion}")
+
     def not_rewritten(self, reason: str) -> None:
         self.counted.append(f"not rewritten: {reason}")
 

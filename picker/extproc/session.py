@@ -172,8 +172,10 @@ class Session:
         "_end",
         "_ended",
         "_extra_headers",
+        "_half_closed",
         "_held",
         "_metadata",
+        "_modes_told",
         "_options",
         "_override",
         "_owed",
@@ -199,7 +201,7 @@ class Session:
         # Old Envoys and test clients do not tell their modes. They are those of the protocol.
         self._request_mode: int = DUPLEX
         self._response_mode: int = DUPLEX
-        self._started = False
+        self._started = self._modes_told = False
         self._state = _State.BEGIN
         self._end: _End | None = None
         self._question: Question | None = None
@@ -218,6 +220,7 @@ class Session:
         self._restorer: ModelRestorer | None = None
         self._metadata = b""
         self._ended = False
+        self._half_closed = False
         self._done = False
 
     # What the surroundings want to know.
@@ -295,10 +298,17 @@ class Session:
         return self._hurry()
 
     def closed(self, *, clean: bool) -> list[Effect]:
-        """The client half-closed the stream (``clean``), or it was reset or lost."""
+        """The client half-closed the stream (``clean``), or it was reset or lost.
+
+        Who has said all and half-closes still gets the answer that is pending: some gateways do so
+        after each request's last message, and read to the end of the stream.
+        """
         if self._done:
             return []
-        effects = self._stop(self._cause_of_close())
+        if clean and self._asked is not None and not self._asked.provisional and self._end is not None:
+            self._half_closed = True
+            return []
+        effects = self._stop(self._cause_of_close(clean=clean))
         if clean:
             effects.append(Done())
         return effects
@@ -322,6 +332,7 @@ class Session:
         """Take the gateway's modes, which only the first message of a stream tells."""
         self._started = True
         if request.HasField("protocol_config"):
+            self._modes_told = True
             self._request_mode = request.protocol_config.request_body_mode
             self._response_mode = request.protocol_config.response_body_mode
 
@@ -520,6 +531,9 @@ class Session:
         if self._end is _End.TRAILERS:
             effects.append(_PASS_REQUEST_TRAILERS)
         self._state = _State.PASSING if self._end is None else _State.OVER
+        if self._half_closed:
+            effects.extend(self._stop(self._cause_of_close(clean=True)))
+            effects.append(Done())
         return effects
 
     def _pass_held(self, effects: list[Effect]) -> None:
@@ -682,11 +696,15 @@ class Session:
             self._ended = True
             effects.append(Ended(self._response.outcome(cause)))
 
-    def _cause_of_close(self) -> Cause:
+    def _cause_of_close(self, *, clean: bool) -> Cause:
         """What it means that the stream closes before the end of the response was seen.
 
-        A close and a reset say the same: Envoy ends about half of its streams by a reset.
+        A close and a reset say the same of Envoy, which ends about half of its streams by a reset. But
+        who tells no modes and half-closes when all is answered never meant to show the response.
         """
+        answered = self._state is _State.OVER and bool(self._destination)
+        if clean and answered and not self._modes_told and not self._response.begun:
+            return Cause.UNSEEN
         if self._state in _UNDECIDED or shows_body(self._response_mode):
             return Cause.ABORTED
         if self._body_phase:

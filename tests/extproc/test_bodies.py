@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from picker.extproc.bodies import CHUNK_OVERHEAD, BodyBudget, HeldBody, split
+from picker.extproc.bodies import CHUNK_OVERHEAD, BodyBudget, HeldBody, Splice, splice_chunks, split
 
 
 def test_a_budget_gives_all_or_nothing() -> None:
@@ -50,3 +52,25 @@ def test_splitting(body: bytes, limit: int) -> None:
     assert b"".join(pieces) == body
     assert all(len(piece) <= limit for piece in pieces)
     assert all(len(piece) == limit for piece in pieces[:-1])
+
+
+@given(
+    st.binary(min_size=1, max_size=60),
+    st.lists(st.integers(0, 60), max_size=6),
+    st.integers(0, 60),
+    st.integers(0, 60),
+    st.binary(min_size=1, max_size=5),
+)
+def test_a_splice_is_the_same_however_the_body_is_cut(
+    body: bytes, cuts: list[int], start: int, length: int, text: bytes
+) -> None:
+    start = min(start, len(body) - 1)
+    splice = Splice(start, min(start + length, len(body)), text)
+    bounds = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
+    chunks = [memoryview(body)[begin:end] for begin, end in pairwise(bounds)]
+    wanted = body[: splice.start] + text + body[splice.stop :]
+    segments = [segment for chunk in splice_chunks(chunks, splice) for segment in chunk]
+    assert b"".join(segments) == wanted
+    assert b"".join(splice.apply(memoryview(body))) == wanted
+    assert len(wanted) == len(body) + splice.growth
+    assert all(segment.obj is body for segment in segments if isinstance(segment, memoryview))

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from picker.extproc import messages
+from picker.extproc._generated.base_pb2 import HeaderValue
 from picker.extproc._generated.external_processor_pb2 import ProcessingRequest, ProcessingResponse
 from picker.routing.decision import Refusal
 from tests.extproc.gateway import message
@@ -98,6 +99,45 @@ def test_a_streamed_answer_is_what_protobuf_writes(body: bytes, end: bool, tag: 
     assert not body or any(segment is view for segment in segments)
 
 
+@given(st.lists(bodies, max_size=4))
+def test_a_chunk_may_come_in_segments(segments: list[bytes]) -> None:
+    parts = messages.streamed(messages.REQUEST_BODY_ANSWER, *segments, end_of_stream=True)
+    whole = memoryview(b"".join(segments))
+    assert b"".join(parts) == b"".join(
+        messages.streamed(messages.REQUEST_BODY_ANSWER, whole, end_of_stream=True)
+    )
+
+
+@given(
+    st.lists(bodies, max_size=4),
+    st.sampled_from([messages.REQUEST_BODY_ANSWER, messages.RESPONSE_BODY_ANSWER]),
+    st.sampled_from([(), (("content-length", "7"),)]),
+    st.sampled_from(["", "10.0.0.1:8000"]),
+)
+def test_a_replaced_body_is_what_protobuf_writes(
+    segments: list[bytes], tag: int, headers: tuple[tuple[str, str], ...], destination: str
+) -> None:
+    wanted = ProcessingResponse()
+    part = wanted.request_body if tag == messages.REQUEST_BODY_ANSWER else wanted.response_body
+    part.response.body_mutation.body = b"".join(segments)
+    for name, value in ((messages.DESTINATION, destination), *headers):
+        if value:
+            part.response.header_mutation.set_headers.add(append_action=2).header.MergeFrom(
+                HeaderValue(key=name, raw_value=value.encode())
+            )
+    if destination:
+        wanted.dynamic_metadata.update({"envoy.lb": {messages.DESTINATION: destination}})
+    parts = messages.body_replaced(tag, segments, headers, destination=destination)
+    assert ProcessingResponse.FromString(b"".join(parts)) == wanted
+    assert all(any(part is segment for part in parts) for segment in segments)
+
+
+def test_what_is_set_cannot_break_a_header() -> None:
+    raw = messages.headers_with("10.0.0.1:8000", [("x-request-id", "a\r\nb: \u00e9\udc80")])
+    _, header = ProcessingResponse.FromString(raw).request_headers.response.header_mutation.set_headers
+    assert header.header.raw_value == b"a??b: ??"
+
+
 @pytest.mark.parametrize(
     ("raw", "phase"),
     [
@@ -172,6 +212,13 @@ def test_a_refusal_to_a_plain_client_sets_no_grpc_status() -> None:
     assert not reply.HasField("grpc_status")
     assert not reply.headers.set_headers
     assert reply.details == "picker_ServiceUnavailable"
+
+
+def test_what_is_wrong_with_a_request_is_no_reason_to_drop_it() -> None:
+    raw = messages.immediate(Refusal(400, "unreadable-body", "no model"), grpc=False)
+    reply = ProcessingResponse.FromString(raw).immediate_response
+    assert not reply.headers.set_headers
+    assert reply.details == "unreadable-body"
 
 
 def test_a_reason_cannot_break_the_header() -> None:

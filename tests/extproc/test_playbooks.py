@@ -179,6 +179,150 @@ DUPLEX_BOTH = {
     """,
 }
 
+DUPLEX_BOTH |= {
+    "CONNECT": """
+        RH CONNECT          -> ask
+        decide a            -> RH a
+        SH 200              -> SH
+        RB(4)               -> RB(4)
+        SB(4)               -> SB(4), first token
+        RB*(0)              -> RB*(0)
+        SB*(0)              -> SB*(0), ended complete 200
+    """,
+    "a WebSocket over HTTP/2": """
+        RH CONNECT /ws :protocol=websocket -> ask
+        decide a            -> RH a
+        RB(4)               -> RB(4)
+        SH 200              -> SH
+        SB(4)               -> SB(4), first token
+        close               -> ended aborted 200, done
+    """,
+    "a gRPC call both ways at once": """
+        RH POST /x.Y/Z content-type=application/grpc -> ask
+        RB(9)               ->
+        decide a            -> RH a, RB(9)
+        SH 200              -> SH
+        SB(9)               -> SB(9), first token
+        RB(9)               -> RB(9)
+        SB(9)               -> SB(9)
+        RB*(0)              -> RB*(0)
+        ST                  -> ST, ended complete 200
+    """,
+    "a gRPC error without messages": """
+        RH POST /x.Y/Z content-type=application/grpc -> ask
+        decide a            -> RH a
+        RB*(9)              -> RB*(9)
+        SH* 200             -> SH, ended complete 200
+    """,
+    "a compressed body is not waited for": """
+        RH POST content-encoding=gzip -> ask
+        decide a            -> RH a
+        RB*(9)              -> RB*(9)
+    """,
+    "Expect: 100-continue is the gateway's own affair": """
+        RH POST expect=100-continue content-length=64 ->
+        RB(64)              ->
+        RB*(0)              -> ask
+        decide a            -> RH a, RB*(64)
+    """,
+    "a POST that is answered without a body": """
+        RH POST             ->
+        RB*(5)              -> ask
+        decide a            -> RH a, RB*(5)
+        SH* 204             -> SH, ended complete 204
+    """,
+    "not modified": """
+        RH* GET /v1/models  -> ask
+        decide a            -> RH a
+        SH* 304             -> SH, ended complete 304
+        SB*(0)              ->
+        ST                  ->
+        close               -> done
+    """,
+    "empty chunks before and between": """
+        RH POST             ->
+        RB(0)               ->
+        RB(5)               ->
+        RB(0)               ->
+        RB*(5)              -> ask
+        decide a            -> RH a, RB(5), RB*(5)
+        SH 200              -> SH
+        SB(0)               ->
+        SB(5)               -> SB(5), first token
+        SB(0)               ->
+        SB*(0)              -> SB*(0), ended complete 200
+    """,
+    "a second end after trailers": """
+        RH POST             ->
+        RB(5)               ->
+        RT                  -> ask
+        RB*(0)              ->
+        RT                  ->
+        decide a            -> RH a, RB(5), RT
+        RT                  ->
+        SH 200              -> SH
+        ST                  -> ST, ended complete 200
+        ST                  ->
+        SB*(0)              ->
+    """,
+    "the gateway replies itself after the decision": """
+        RH POST             ->
+        RB*(5)              -> ask
+        decide a            -> RH a, RB*(5)
+        SH 503              -> SH
+        SB*(95)             -> SB*(95), ended complete 503
+    """,
+    "trailers of an answer without a body": """
+        RH* GET /v1/models  -> ask
+        decide a            -> RH a
+        SH 200              -> SH
+        ST                  -> ST, ended complete 200
+    """,
+}
+
+# Who does not tell its modes and half-closes when it has said all never shows the response.
+HALF_CLOSED = {
+    "after the answer": """
+        RH POST             ->
+        RB*(5)              -> ask
+        decide a            -> RH a, RB*(5)
+        close               -> ended unseen, done
+    """,
+    "before the answer": """
+        RH POST             ->
+        RB*(5)              -> ask
+        close               ->
+        decide a            -> RH a, RB*(5), ended unseen, done
+    """,
+    "before the answer, which is late": """
+        RH* GET /v1/models  -> ask
+        close               ->
+        expire              -> cancel, ask simplest
+        decide a            -> RH a, ended unseen, done
+    """,
+    "before a refusal": """
+        RH* GET /v1/models  -> ask
+        close               ->
+        refuse 429          -> reply 429, done
+    """,
+    "and then it is lost": """
+        RH* GET /v1/models  -> ask
+        close               ->
+        lose                -> cancel
+    """,
+    "in the upload": """
+        RH POST             ->
+        RB(5)               ->
+        close               -> done
+    """,
+    "in the response": """
+        RH* GET /v1/models  -> ask
+        decide a            -> RH a
+        SH 200              -> SH
+        close               -> ended aborted 200, done
+    """,
+}
+
 DUPLEX_REQUEST = {
     "GET": """
         RH* GET /v1/models  -> ask
@@ -268,6 +412,77 @@ BUFFERED = {
         RH POST             -> ask provisional
         RB*(64)             ->
         decide a            -> RH a, RB
+    """,
+    "a second end": """
+        RH POST             -> ask provisional
+        decide a            -> RH a
+        RB*(64)             -> ask
+        RB*(0)              ->
+        decide a            -> RB
+        RT                  ->
+        SH* 204             -> SH, ended complete 204
+        close               -> done
+    """,
+    "Expect: 100-continue is the gateway's own affair": """
+        RH POST expect=100-continue content-length=64 -> ask provisional
+        decide a            -> RH a
+        RB*(64)             -> ask
+        decide a            -> RB
+    """,
+    "a WebSocket passes by": """
+        RH GET /ws upgrade=websocket -> ask
+        decide a            -> RH a modes=none/none
+        SH 101              -> SH
+        close               -> ended unseen 101, done
+    """,
+    "CONNECT passes by": """
+        RH CONNECT          -> ask
+        decide a            -> RH a modes=none/none
+    """,
+    "gRPC passes by": """
+        RH POST /x.Y/Z content-type=application/grpc -> ask
+        decide a            -> RH a modes=none/none
+        SH 200              -> SH
+        close               -> ended unseen 200, done
+    """,
+    "a compressed body passes by": """
+        RH POST content-encoding=gzip -> ask
+        decide a            -> RH a modes=none/none
+    """,
+    "HEAD": """
+        RH* HEAD /health    -> ask
+        decide a            -> RH a
+        SH* 200             -> SH, ended complete 200
+    """,
+    "not modified": """
+        RH* GET /v1/models  -> ask
+        decide a            -> RH a
+        SH* 304             -> SH, ended complete 304
+    """,
+    "an empty body": """
+        RH POST             -> ask provisional
+        decide a            -> RH a
+        RB*(0)              -> ask
+        decide a            -> RB
+    """,
+    "the gateway replies itself after the decision": """
+        RH POST             -> ask provisional
+        decide a            -> RH a
+        RB*(64)             -> ask
+        decide a            -> RB
+        SH 503              -> SH
+        close               -> ended closed 503, done
+    """,
+    "half-closed while the second decision is pending": """
+        RH POST             -> ask provisional
+        decide a            -> RH a
+        RB*(64)             -> ask
+        close               ->
+        decide b            -> RB b, ended closed, done
+    """,
+    "half-closed before the body": """
+        RH POST             -> ask provisional
+        close               -> cancel, done
     """,
     "refused by the headers": """
         RH POST             -> ask provisional
@@ -370,6 +585,17 @@ BUFFERED_STREAMED = {
         RH POST /upload     -> ask
         decide a            -> RH a modes=none/streamed
     """,
+    "an answer that ends by trailers, and ends again": """
+        RH POST             -> ask provisional
+        decide a            -> RH a
+        RB*(64)             -> ask
+        decide a            -> RB
+        SH 200              -> SH
+        SB(5)               -> SB, first token
+        ST                  -> ST, ended complete 200
+        SB*(0)              ->
+        ST                  ->
+    """,
 }
 
 BUFFERED_BOTH = {
@@ -405,11 +631,68 @@ STREAMED = {
         RT                  ->
         decide a            -> RH a, RB, RT
     """,
+    "a second end": """
+        RH POST             -> ask
+        decide a            -> RH a
+        RB*(5)              -> RB
+        RB*(0)              ->
+        RT                  ->
+    """,
+    "the gateway replies itself while the decision is pending": """
+        RH POST             -> ask
+        RB(5)               ->
+        SH 504              -> cancel, SH
+        RB(5)               ->
+        decide a            ->
+    """,
+    "lost while the decision is pending": """
+        RH POST             -> ask
+        RB(5)               ->
+        lose                -> cancel
+    """,
+    "CONNECT": """
+        RH CONNECT          -> ask
+        decide a            -> RH a
+        RB(5)               -> RB
+    """,
     "broken off in the upload": """
         RH POST             -> ask
         decide a            -> RH a
         RB(5)               -> RB
         lose                -> ended aborted
+    """,
+}
+
+STREAMED_BOTH = {
+    "the answer is seen": """
+        RH POST             -> ask
+        decide a            -> RH a
+        RB*(5)              -> RB
+        SH 200              -> SH
+        SB(5)               -> SB, first token
+        SB*(0)              -> SB, ended complete 200
+    """,
+    "broken off in the answer": """
+        RH POST             -> ask
+        decide a            -> RH a
+        RB*(5)              -> RB
+        SH 200              -> SH
+        SB(5)               -> SB, first token
+        lose                -> ended aborted 200
+    """,
+    "both at once": """
+        RH POST /x.Y/Z content-type=application/grpc -> ask
+        decide a            -> RH a
+        RB(5)               -> RB
+        SH 200              -> SH
+        SB(5)               -> SB, first token
+        RB*(0)              -> RB
+        ST                  -> ST, ended complete 200
+    """,
+    "HEAD": """
+        RH* HEAD /health    -> ask
+        decide a            -> RH a
+        SH* 200             -> SH, ended complete 200
     """,
 }
 
@@ -454,10 +737,18 @@ ABORTS = {
         decide a            ->
         lose                ->
     """,
-    "closed while the decision is pending": """
+    "closed in the upload": """
+        RH POST             ->
+        RB(5)               ->
+        close               -> done
+    """,
+    "closed while the decision is pending, but all was said": """
         RH POST             ->
         RB*(5)              -> ask
-        close               -> cancel, done
+        close               ->
+        decide a            -> RH a, RB*(5), ended aborted, done
+        decide b            ->
+        lose                ->
     """,
     "in the upload, after the decision": """
         RH POST /upload     -> ask
@@ -490,6 +781,15 @@ NO_REQUEST = {
         "duplex/duplex",
         "SH 200 -> SH\nSB(5) -> SB(5)\nSB*(0) -> SB*(0)\nclose -> done",
     ),
+    "response headers first, buffered": (
+        "buffered/buffered",
+        "SH 200 -> SH\nSB*(5) -> SB\nclose -> done",
+    ),
+    "response headers that end all": ("none/duplex", "SH* 204 -> SH\nSB*(0) ->\nST ->\nclose -> done"),
+    "response headers of an error with a text": (
+        "buffered/none",
+        "SH 503 content-length=83 -> SH modes=buffered/buffered\nclose -> done",
+    ),
     "response body first": ("none/duplex", "SB(5) -> SB(5)\nST -> ST\nlose ->"),
     "response body first, streamed": ("none/streamed", "SB*(5) -> SB\nclose -> done"),
     "response trailers first": ("none/none", "ST -> ST\nclose -> done"),
@@ -504,11 +804,13 @@ ALL = [
     for modes, books in (
         ("duplex/duplex", DUPLEX_BOTH | ABORTS),
         ("", DUPLEX_BOTH),
+        ("", HALF_CLOSED),
         ("duplex/none", DUPLEX_REQUEST),
         ("buffered/none", BUFFERED),
         ("buffered/streamed", BUFFERED_STREAMED),
         ("buffered/buffered", BUFFERED_BOTH),
         ("streamed/none", STREAMED),
+        ("streamed/streamed", STREAMED_BOTH),
         ("none/none", HEADERS_ONLY),
         ("grpc/grpc", HEADERS_ONLY),
     )

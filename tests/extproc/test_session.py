@@ -7,9 +7,11 @@ import pytest
 from picker.extproc._generated.external_processor_pb2 import ProcessingRequest
 from picker.extproc.bodies import BodyBudget
 from picker.extproc.effects import Ask, Done, Ended, Send
-from picker.extproc.session import Session, SessionOptions
+from picker.extproc.session import Session, SessionOptions, Surroundings
+from picker.inference.surfaces import Surfaces
+from picker.inference.usage import Usage
 from picker.routing.decision import Decision, Refusal, Visibility
-from tests.extproc.gateway import BODY, CHAT, Mark, Play, message, response
+from tests.extproc.gateway import ANSWER, BODY, CHAT, Mark, Play, message, response
 
 SUBSET = ("envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset")
 SERVED = {"envoy.lb": {"x-gateway-destination-endpoint-served": "10.0.0.2:8000"}}
@@ -161,6 +163,108 @@ def test_nothing_of_the_clients_headers_is_sent_back() -> None:
     assert isinstance(send, Send)
     [header] = response(send).request_headers.response.header_mutation.set_headers
     assert header.header.raw_value == b"10.0.0.1:8000"
+
+
+PROVISIONAL = "RH POST -> ask provisional\ndecide a -> RH a"
+MADE = Surroundings(new_request_id=lambda: "made-here")
+
+
+@pytest.mark.parametrize(
+    ("modes", "book"),
+    [
+        ("duplex/none", "RH* GET /v1/models -> ask\ndecide a -> RH a x-request-id=made-here"),
+        ("duplex/none", "RH* GET /v1/models x-request-id=7 -> ask\ndecide a -> RH a"),
+        ("duplex/none", "RH* GET /v1/models x-request-id= -> ask\ndecide a -> RH a x-request-id=made-here"),
+        ("none/none", "RH POST -> ask\ndecide a -> RH a x-request-id=made-here"),
+        ("buffered/none", f"{PROVISIONAL} x-request-id=made-here\nRB*(64) -> ask\ndecide b -> RB b"),
+        ("buffered/none", "RH POST /up -> ask\ndecide a -> RH a x-request-id=made-here modes=none/none"),
+        ("duplex/duplex", "SH 200 -> SH"),
+    ],
+)
+def test_a_request_without_an_id_gets_one(modes: str, book: str) -> None:
+    play = Play(modes, surroundings=MADE)
+    play.act(book)
+    if play.session.question is not None:
+        assert play.session.question.headers["x-request-id"] in ("made-here", "7")
+
+
+def test_the_traces_context_is_left_alone() -> None:
+    play = Play(surroundings=MADE)
+    play.act("RH* GET /v1/models traceparent=00-1-2-01 tracestate=a -> ask")
+    play.act("decide a -> RH a x-request-id=made-here")
+
+
+ECHO = "x-conformance-test-served-endpoint"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "text"),
+    [
+        (SERVED, b"10.0.0.2:8000"),
+        ({"envoy.lb": {"x-gateway-destination-endpoint": "10.0.0.2:8000"}},
+         b"fail: missing destination endpoint served metadata"),
+        ({"other": {}}, b"fail: missing envoy lb metadata"),
+        ({}, b"fail: missing envoy lb metadata"),
+    ],
+)  # fmt: skip
+def test_who_served_is_told_to_conformance_tests(metadata: dict[str, dict[str, object]], text: bytes) -> None:
+    session = Session(SessionOptions(echo_served=True), BodyBudget(0))
+    session.receive(message("request_headers", headers=GET, end=True))
+    session.decided(Decision(("10.0.0.1:8000", "10.0.0.2:8000"), Mark()))
+    [send] = session.receive(message("response_headers", headers={":status": "200"}, metadata=metadata))
+    assert isinstance(send, Send)
+    [header] = response(send).response_headers.response.header_mutation.set_headers
+    assert (header.header.key, header.header.raw_value) == (ECHO, text)
+
+
+@pytest.mark.parametrize("modes", ["duplex/duplex", "duplex/streamed", "duplex/buffered"])
+def test_what_an_answer_used_is_told_with_its_end(modes: str) -> None:
+    session = Session(SessionOptions(read_usage=True), BodyBudget(1000))
+    session.receive(message("request_headers", headers=POST, modes=modes))
+    session.receive(message("request_body", body=BODY, end=True))
+    session.decided(Decision(("10.0.0.1:8000",), Mark()))
+    headers = {":status": "200", "content-type": "application/json"}
+    session.receive(message("response_headers", headers=headers))
+    pieces = [ANSWER] if modes.endswith("buffered") else [ANSWER[:50], ANSWER[50:]]
+    effects = [effect for piece in pieces for effect in session.receive(message("response_body", body=piece))]
+    [*_, ended] = effects + session.receive(message("response_trailers"))
+    assert isinstance(ended, Ended)
+    assert ended.outcome.usage == Usage(7, 3, None)
+
+
+USAGE = "SB*(70) -> SB*(70), first token, ended complete 200"
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "told"),
+    [
+        (CHAT, "application/json", f"{USAGE} used=7+3"),
+        (CHAT, "text/plain", USAGE),
+        ("/upload", "application/json", USAGE),
+    ],
+)
+def test_usage_is_read_only_where_it_stands(path: str, content: str, told: str) -> None:
+    play = Play("duplex/duplex", SessionOptions(read_usage=True))
+    play.act(f"RH* POST {path} -> ask\ndecide a -> RH a\nSH 200 content-type={content} -> SH\n{told}")
+
+
+def test_usage_is_not_read_unless_somebody_wants_it() -> None:
+    play = Play("duplex/duplex")
+    play.act(f"RH* POST -> ask\ndecide a -> RH a\nSH 200 content-type=application/json -> SH\n{USAGE}")
+
+
+@pytest.mark.parametrize(
+    ("modes", "book"),
+    [
+        ("duplex/none", "RH POST /upload -> reply 400, done"),
+        ("buffered/none", "RH POST /upload -> reply 400, done"),
+        ("streamed/none", "RH POST /upload -> reply 400, done"),
+        ("duplex/none", "RH* GET /v1/models -> ask"),
+        ("duplex/none", "RH POST ->\nRB*(5) -> ask"),
+    ],
+)
+def test_a_path_that_no_listed_parser_takes_is_refused(modes: str, book: str) -> None:
+    Play(modes, SessionOptions(surfaces=Surfaces(["openai-parser"]))).act(book)
 
 
 @pytest.mark.parametrize("before", ["", "RH POST ->", "RH POST /upload -> ask\ndecide a -> RH a"])

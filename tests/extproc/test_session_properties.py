@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from picker.extproc.bodies import BodyBudget
-from picker.extproc.effects import Ask, Cancel, Done, Ended, FirstToken, Send
-from picker.extproc.session import Session, SessionOptions
+from picker.extproc.effects import Ask, Cancel, Done, Ended, FirstToken, NotRewritten, Send
+from picker.extproc.session import Session, SessionOptions, Surroundings
 from picker.routing.decision import Decision, Refusal
-from tests.extproc.gateway import BODY, CHAT, MODES, Mark, message, response
+from tests.extproc.gateway import ANSWER, BODY, CHAT, MODES, Mark, message, resolve, response
 
 if TYPE_CHECKING:
     from picker.extproc.effects import Effect
@@ -25,8 +25,12 @@ DECISIONS: list[Answer] = [
     Refusal(503, "rejected-no-endpoints", "none"),
 ]
 
+SURROUNDINGS = Surroundings(resolve, lambda: "made-here")
+
 modes = st.sampled_from([f"{asked}/{answered}" for asked in MODES for answered in MODES])
-bodies = st.binary(max_size=200) | st.just(BODY)
+bodies = st.binary(max_size=200) | st.sampled_from(
+    [BODY, BODY[:14], BODY[14:], ANSWER, ANSWER[:14], ANSWER[14:]]
+)
 messages = st.one_of(
     st.builds(
         message,
@@ -36,7 +40,10 @@ messages = st.one_of(
                 {":method": "POST", ":path": CHAT},
                 {":method": "POST", ":path": "/upload", "content-length": "300"},
                 {":method": "GET", ":path": "/v1/models"},
+                {":method": "POST", ":path": CHAT, "content-length": "64", "x-request-id": "1"},
+                {":method": "POST", ":path": "/x.Y/Z", "content-type": "application/grpc"},
                 {":status": "200"},
+                {":status": "200", "content-type": "application/json", "content-length": "70"},
                 {":status": "503", "content-length": "83"},
                 {},
             ]
@@ -62,6 +69,14 @@ events = st.one_of(
     truncated | st.binary(max_size=30),
     st.sampled_from(DECISIONS),
     st.sampled_from(["expire", "close", "lose"]),
+)
+options = st.builds(
+    SessionOptions,
+    max_body=st.integers(0, 400),
+    strict_bodies=st.booleans(),
+    chunk_limit=st.just(64),
+    read_usage=st.booleans(),
+    echo_served=st.booleans(),
 )
 
 
@@ -90,6 +105,8 @@ class Ledger:
                     assert not self.asking, "a question at a time"
                     assert not self.ended
                     self.asking = True
+                case NotRewritten():
+                    assert not self.asking
                 case Cancel():
                     assert self.asking
                     self.asking = False
@@ -105,10 +122,17 @@ class Ledger:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(events, max_size=12), st.booleans(), st.integers(0, 400), st.integers(0, 2000))
-def test_any_order_of_events(script: list[object], strict: bool, max_body: int, total: int) -> None:
+@given(
+    st.lists(events, max_size=12),
+    options,
+    st.integers(0, 2000),
+    st.sampled_from([SURROUNDINGS, Surroundings()]),
+)
+def test_any_order_of_events(
+    script: list[object], option: SessionOptions, total: int, surroundings: Surroundings
+) -> None:
     budget = BodyBudget(total)
-    session = Session(SessionOptions(max_body, strict_bodies=strict, chunk_limit=64), budget)
+    session = Session(option, budget, surroundings)
     ledger = Ledger()
     for event in script:
         match event:
@@ -137,7 +161,7 @@ def test_any_order_of_events(script: list[object], strict: bool, max_body: int, 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=6))
 def test_random_bytes(received: list[bytes]) -> None:
-    session = Session(SessionOptions(), BodyBudget(1000))
+    session = Session(SessionOptions(read_usage=True, echo_served=True), BodyBudget(1000), SURROUNDINGS)
     for raw in received:
         session.receive(raw)
     session.closed(clean=True)
