@@ -7,14 +7,18 @@ import contextlib
 import logging
 import random
 import signal
-from typing import TYPE_CHECKING
+import uuid
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from picker.endpoints.file import EndpointsError, FileSource
 from picker.endpoints.fixed import FixedSource
 from picker.endpoints.roster import Roster
 from picker.extproc.bodies import BodyBudget
-from picker.extproc.session import SessionOptions
+from picker.extproc.session import SessionOptions, Surroundings
 from picker.metrics.scraper import ScrapeOptions, Scraper
+from picker.objects.file import ObjectsError, follow_objects
+from picker.objects.rules import Objects
 from picker.observe.http import HttpError, MetricsServer
 from picker.observe.prometheus import Metrics
 from picker.routing.router import Router
@@ -26,11 +30,13 @@ from picker.serving.listening import Address
 from picker.serving.tls import ServerTls
 from picker.settings import variable
 from picker.streams import Streams
+from picker.watchdog import Watchdog
 from scorer.fleet import Fleet
 from scorer.profile import built_in_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from pathlib import Path
     from typing import Self
 
     from picker.endpoints.endpoint import Endpoint, Source
@@ -38,6 +44,8 @@ if TYPE_CHECKING:
     from scorer.fleet import Slot
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 FIRST_SCRAPES = 1.0
 """Seconds the start waits for one scrape attempt of every endpoint; without pages it is ready too."""
@@ -85,6 +93,7 @@ class App:
             random.Random(),  # noqa: S311 - spreads requests, guards nothing
             fallbacks=settings.fallbacks,
         )
+        self._objects = Objects(random.Random())  # noqa: S311 - spreads requests, guards nothing
         self._health = Health()
 
     async def serve(self) -> None:
@@ -100,8 +109,12 @@ class App:
         drain = Drain(self._health, transport, delay=settings.drain_delay, timeout=settings.drain_timeout)
         stop = _stop_signal(self._loop, drain)
         async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(Watchdog(self._loop, settings.watchdog))
             tasks = await stack.enter_async_context(_Background())
-            first = await self._first_set()
+            first = await _first(self._source().sets())
+            objects_file = settings.objects_file
+            if objects_file is not None:
+                self._objects.replace(await _first(follow_objects(objects_file)))
 
             async def follow_membership() -> None:
                 async for endpoints in self._source().sets():
@@ -118,6 +131,8 @@ class App:
                 raise StartError(str(error)) from None
             roster.apply(first)
             tasks.keep_running("membership", follow_membership)
+            if objects_file is not None:
+                tasks.keep_running("objects", partial(self._follow_objects, objects_file))
             tasks.keep_running("scraping", scraper.run)
             tasks.keep_running("expiry", self._expire)
             await scraper.first_attempts(FIRST_SCRAPES)
@@ -154,9 +169,17 @@ class App:
             routing=self._router,
             observer=self._metrics,
             loop=self._loop,
-            options=SessionOptions(max_body=settings.max_body, strict_bodies=settings.strict_bodies),
+            options=SessionOptions(
+                max_body=settings.max_body,
+                strict_bodies=settings.strict_bodies,
+                read_usage=settings.read_usage,
+                echo_served=settings.echo_served,
+            ),
             budget=BodyBudget(settings.max_buffered),
             decision_timeout=settings.decision_timeout,
+            surroundings=Surroundings(
+                resolve=self._objects.resolve, new_request_id=lambda: str(uuid.uuid4())
+            ),
         )
         tls = ServerTls(cert_path=settings.cert_path) if settings.secure_serving else None
         options = TransportOptions(
@@ -173,19 +196,26 @@ class App:
             return FileSource(settings.endpoints_file, metrics_target_port=settings.metrics_target_port)
         return FixedSource(settings.endpoints or (), metrics_target_port=settings.metrics_target_port)
 
-    async def _first_set(self) -> tuple[Endpoint, ...]:
-        sets = self._source().sets()
-        try:
-            return await anext(sets)
-        except EndpointsError as error:
-            raise StartError(str(error)) from None
-        finally:
-            await sets.aclose()
+    async def _follow_objects(self, file: Path) -> None:
+        async for objects in follow_objects(file):
+            self._objects.replace(objects)
+            counts = {"rewrites": len(objects.rewrites), "objectives": len(objects.objectives)}
+            log.info("objects in force", extra={"fields": counts})
 
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(TICK)
             self._router.tick(self._loop.time())
+
+
+async def _first(values: AsyncGenerator[T, None]) -> T:
+    """What there is to start with. Raises StartError."""
+    try:
+        return await anext(values)
+    except (EndpointsError, ObjectsError) as error:
+        raise StartError(str(error)) from None
+    finally:
+        await values.aclose()
 
 
 def _stop_signal(loop: asyncio.AbstractEventLoop, drain: Drain) -> asyncio.Event:

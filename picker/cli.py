@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from picker.llm_d_flags import ALIASES, IGNORED, DoubledError, translate, with_double_dashes
 from picker.observe import logs
 from picker.settings import Settings, SettingsError, default, flag, load, unknown_variables
 
@@ -66,12 +67,28 @@ def _option(name: str) -> click.Option:
     return click.Option([flag(name)], metavar="VALUE", help=text)
 
 
+def _llm_d_option(name: str) -> click.Option:
+    """A flag of the llm-d picker. Whether it needs a value is no longer of interest."""
+    names = [f"--{name}"] if len(name) > 1 else [f"-{name}", f"--{name}"]
+    return click.Option(names, hidden=True, is_flag=False, flag_value="true")
+
+
+class _Command(click.Command):
+    """One whose flags may be written as Go takes them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_double_dashes(args))
+
+
 def _serve(**flags: str | None) -> int:
     try:
-        settings = load({name: value for name, value in flags.items() if value is not None})
-    except SettingsError as error:
+        given, ignored = translate({name: value for name, value in flags.items() if value is not None})
+        settings = load(given)
+    except (DoubledError, SettingsError) as error:
         _refuse(str(error))
     logs.configure(settings.log_level, settings.log_format)
+    if ignored:
+        log.warning("flags of the llm-d picker without meaning here", extra={"fields": ignored})
     for name, nearest in unknown_variables().items():
         log.warning("unknown variable", extra={"fields": {"name": name, "nearest": nearest}})
 
@@ -84,10 +101,13 @@ def _serve(**flags: str | None) -> int:
 
 
 _group.add_command(
-    click.Command(
+    _Command(
         "serve",
         callback=_serve,
-        params=[_option(name) for name in Settings.model_fields],
+        params=[
+            *(_option(name) for name in Settings.model_fields),
+            *(_llm_d_option(name) for name in (*ALIASES, *IGNORED)),
+        ],
         short_help="Answer Envoy's ext_proc streams.",
         help="Answer Envoy's ext_proc streams. Each flag is also an environment variable "
         "(--grpc-port: PICKER_GRPC_PORT); the flag wins.",

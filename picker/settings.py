@@ -35,8 +35,9 @@ PREFIX = "PICKER_"
 MEMBERSHIP = ("endpoints", "endpoints_file")
 """The settings that say who is in the pool; exactly one is given."""
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)", re.ASCII)
-_UNIT_SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SECONDS = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", re.ASCII)
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _HOST_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9._-]+):(\d{1,5})", re.ASCII)
 _SHOWN = 80
 """Characters of a wrong value that an error repeats."""
@@ -47,13 +48,15 @@ class SettingsError(Exception):
 
 
 def _duration(value: object) -> object:
-    """Seconds from ``150ms``, ``5s``, ``2m``, ``1h`` or a plain number of seconds."""
+    """Seconds from ``150ms``, ``5s``, ``2m``, ``1h``, ``1m30s`` or a plain number of seconds."""
     if not isinstance(value, str):
         return value
-    match = _DURATION.fullmatch(value.strip())
-    if match is None:
+    value = value.strip()
+    if _SECONDS.fullmatch(value):
+        return float(value)
+    if not value or _DURATION.sub("", value):
         raise ValueError("should be a duration in ms, s, m or h")
-    return float(match[1]) * _UNIT_SECONDS[match[2]]
+    return sum(float(amount) * _UNIT_SECONDS[unit] for amount, unit in _DURATION.findall(value))
 
 
 def _lower(value: object) -> object:
@@ -132,6 +135,9 @@ class Settings(BaseModel):
     endpoints_file: Annotated[Path, AfterValidator(_readable_file)] | None = Field(
         None, description="the pool: a YAML file, watched", examples=["endpoints.yaml"]
     )
+    objects_file: Annotated[Path, AfterValidator(_readable_file)] | None = Field(
+        None, description="model rewrites and objectives, watched", examples=["objects.yaml"]
+    )
 
     strict_bodies: bool = Field(
         default=False, description="400 for unreadable inference bodies", examples=["true"]
@@ -139,6 +145,10 @@ class Settings(BaseModel):
     fallbacks: int = Field(
         0, ge=0, le=15, description="further endpoints in the answer, in order", examples=["1"]
     )
+    read_usage: bool = Field(
+        default=False, description="count the tokens that answers tell", examples=["true"]
+    )
+    echo_served: bool = Field(default=False, description="tell clients who served them", examples=["true"])
 
     secure_serving: bool = Field(default=True, description="TLS on the ext_proc port", examples=["false"])
     cert_path: Annotated[Path, AfterValidator(_certificate_folder)] | None = Field(
@@ -165,6 +175,7 @@ class Settings(BaseModel):
     )
     drain_delay: Seconds = Field(5.0, description="still answering after SIGTERM", examples=["5s"])
     drain_timeout: Seconds = Field(300.0, description="then waiting for running requests", examples=["300s"])
+    watchdog: Seconds = Field(10.0, description="a hang so long ends the process; 0: off", examples=["10s"])
 
     max_body: PositiveBytes = Field(
         ByteSize(64 * 2**20), description="body bytes held per request", examples=["64MiB"]

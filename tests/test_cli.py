@@ -10,6 +10,8 @@ import pytest
 
 import picker
 from picker import cli
+from picker.llm_d_flags import ALIASES, IGNORED
+from picker.observe import logs
 from picker.settings import Settings, flag
 
 if TYPE_CHECKING:
@@ -73,6 +75,91 @@ def test_a_switch_takes_a_value_or_none(app: ModuleType, switch: str, secure: bo
     assert started(app, "--endpoints=10.0.0.1:80", switch, run=lambda told: told.secure_serving) == secure
 
 
+def told(caplog: pytest.LogCaptureFixture) -> dict[str, str]:
+    (record,) = caplog.records
+    assert record.message == "flags of the llm-d picker without meaning here"
+    fields: dict[str, str] = vars(record)["fields"]
+    return fields
+
+
+def test_a_deployment_of_the_llm_d_picker_starts(app: ModuleType, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[Settings] = []
+
+    def run(settings: Settings) -> int:
+        seen.append(settings)
+        return 0
+
+    args = [
+        "--pool-name",
+        "vllm",
+        "-pool-namespace=default",
+        "--grpc-port=1",
+        "-grpc-health-port",
+        "2",
+        "--secure-serving=F",
+        "--refresh-metrics-interval=50ms",
+        "-v=4",
+        "--zap-encoder",
+        "json",
+        "--tracing=false",
+        "--health-checking",
+        "-drain-timeout=1m30s",
+    ]
+    assert started(app, "--endpoints=10.0.0.1:80", *args, run=run) == 0
+    (settings,) = seen
+    assert (settings.grpc_port, settings.health_port, settings.secure_serving) == (1, 2, False)
+    assert (settings.metrics_interval, settings.drain_timeout) == (0.05, 90.0)
+    ignored = ["pool-name", "pool-namespace", "health-checking", "tracing", "v", "zap-encoder"]
+    assert sorted(told(caplog)) == sorted(ignored)
+
+
+@pytest.mark.parametrize("flag", sorted(IGNORED))
+@pytest.mark.parametrize("value", [[], ["5"]], ids=["bare", "with a value"])
+def test_what_has_no_meaning_is_accepted_in_every_form_and_told(
+    app: ModuleType, caplog: pytest.LogCaptureFixture, flag: str, value: list[str]
+) -> None:
+    for form in ([f"--{flag}", *value], [f"-{flag}", *value], [f"--{flag}=5"], [f"-{flag}=5"]):
+        caplog.clear()
+        assert started(app, "--endpoints=10.0.0.1:80", *form) == 0
+        assert told(caplog) == {flag: IGNORED[flag]}
+
+
+@pytest.mark.parametrize("form", ["-v3", "-v=3", "--v=3"])
+def test_verbosity_as_go_takes_it(app: ModuleType, caplog: pytest.LogCaptureFixture, form: str) -> None:
+    assert started(app, "--endpoints=10.0.0.1:80", form) == 0
+    assert set(told(caplog)) == {"v"}
+
+
+def test_one_line_holds_all_that_is_ignored(app: ModuleType, caplog: pytest.LogCaptureFixture) -> None:
+    assert started(app, "--endpoints=10.0.0.1:80", *(f"--{flag}=1" for flag in IGNORED)) == 0
+    line = logs.TextFormatter(colour=False).format(caplog.records[0])
+    assert all(f" {flag}=" in line for flag in IGNORED)
+
+
+def test_a_setting_by_both_of_its_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    line = refused(capsys, "serve", "--grpc-health-port=1", "--health-port=2")
+    assert line.endswith("--grpc-health-port and --health-port are the same setting; give one of the two")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "nearest"),
+    [("-grpc-prt=1", "--grpc-port"), ("--pool-nme=a", "--pool-name"), ("--kv-cache-usage-metric=a", "")],
+)
+def test_an_unknown_flag_of_either_picker(
+    capsys: pytest.CaptureFixture[str], wrong: str, nearest: str
+) -> None:
+    line = refused(capsys, "serve", wrong)
+    assert wrong.lstrip("-").partition("=")[0] in line
+    assert nearest in line
+
+
+def test_flags_of_the_llm_d_picker_are_not_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--help"])
+    text = capsys.readouterr().out
+    assert not any(f"--{flag} " in text for flag in (*ALIASES, *IGNORED))
+
+
 def test_every_setting_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["serve", "--help"])
@@ -84,7 +171,7 @@ def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["serve", "--help"])
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 30
+    assert len(lines) <= 40
     assert max(map(len, lines)) <= 80
 
 

@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 from bench.rig.envoy import ExtProc, Listener, bootstrap, envoy_binary
+from picker.endpoints.file_format import parse_endpoints
+from picker.objects.manifest import parse_objects
 from picker.settings import Settings, default, variable
 
 ROOT = Path(__file__).parents[1]
@@ -41,6 +43,15 @@ def settings_table() -> str:
 
 def test_the_readme_has_every_setting() -> None:
     assert between("settings") == settings_table()
+
+
+def test_the_readme_shows_files_that_can_be_used() -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    (endpoints,) = [block for block in blocks if block.startswith("endpoints:")]
+    assert len(parse_endpoints(endpoints.encode(), "README.md")) == 2
+    (objects,) = [block for block in blocks if block.startswith("apiVersion: llm-d.ai")]
+    shown = parse_objects(objects.encode(), "README.md")
+    assert (len(shown.rewrites), len(shown.objectives)) == (1, 1)
 
 
 @pytest.mark.envoy

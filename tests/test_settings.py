@@ -39,6 +39,9 @@ def test_defaults_are_those_of_the_documentation() -> None:
     assert (told.drain_delay, told.drain_timeout) == (5.0, 300.0)
     assert (told.max_body, told.max_buffered) == (64 * 2**20, 512 * 2**20)
     assert told.metrics_interval is None
+    assert told.objects_file is None
+    assert told.watchdog == 10.0
+    assert (told.read_usage, told.echo_served) == (False, False)
 
 
 def test_a_default_as_shown_is_a_value_that_can_be_given() -> None:
@@ -47,7 +50,7 @@ def test_a_default_as_shown_is_a_value_that_can_be_given() -> None:
 
 
 def test_an_example_as_shown_is_a_value_that_can_be_given() -> None:
-    needs_files = ("endpoints_file", "cert_path")
+    needs_files = ("endpoints_file", "objects_file", "cert_path")
     for name, field in Settings.model_fields.items():
         if name not in needs_files:
             assert field.examples
@@ -67,7 +70,16 @@ def test_an_empty_variable_is_not_set() -> None:
 
 @pytest.mark.parametrize(
     ("written", "seconds"),
-    [("150ms", 0.15), ("5s", 5.0), ("2m", 120.0), ("1h", 3600.0), ("0.5", 0.5), ("7", 7.0), (" 1.5 s ", 1.5)],
+    [
+        ("150ms", 0.15),
+        ("5s", 5.0),
+        ("2m", 120.0),
+        ("1h", 3600.0),
+        ("0.5", 0.5),
+        ("7", 7.0),
+        (" 1.5 s ", 1.5),
+        ("1m30s", 90.0),
+    ],
 )
 def test_durations(written: str, seconds: float) -> None:
     assert load({}, POOL | {"PICKER_DRAIN_DELAY": written}).drain_delay == pytest.approx(seconds)
@@ -118,6 +130,7 @@ def test_two_sources_are_both_named(tmp_path: Path) -> None:
         ("PICKER_ENDPOINTS", "fd00::1:80"),
         ("PICKER_ENDPOINTS", ":80"),
         ("PICKER_ENDPOINTS_FILE", "/no/such/file"),
+        ("PICKER_OBJECTS_FILE", "/no/such/file"),
         ("PICKER_STRICT_BODIES", "perhaps"),
         ("PICKER_FALLBACKS", "-1"),
         ("PICKER_CERT_PATH", "/no/such/folder"),
@@ -127,6 +140,9 @@ def test_two_sources_are_both_named(tmp_path: Path) -> None:
         ("PICKER_METRICS_DIALECT", "prometheus"),
         ("PICKER_DECISION_TIMEOUT", "0ms"),
         ("PICKER_DECISION_TIMEOUT", "soon"),
+        ("PICKER_DECISION_TIMEOUT", "1s 2"),
+        ("PICKER_DECISION_TIMEOUT", "1m-30s"),
+        ("PICKER_WATCHDOG", "-1s"),
         ("PICKER_DRAIN_DELAY", "-1s"),
         ("PICKER_DRAIN_TIMEOUT", "inf"),
         ("PICKER_MAX_BODY", "0"),

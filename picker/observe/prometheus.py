@@ -109,6 +109,11 @@ class Metrics:
                 registry=registry,
             )
         )
+        self._rewritten = Counter(
+            "picker_models_rewritten",
+            "Requests sent that ask for another model than their client named.",
+            registry=registry,
+        )
         self._not_rewritten = _Bound(
             Counter(
                 "picker_models_not_rewritten",
@@ -117,6 +122,15 @@ class Metrics:
                 registry=registry,
             )
         )
+        tokens = Counter(
+            "picker_tokens",
+            "Tokens that answers told: of the prompt, the cached part of those, and of the completion.",
+            ["kind"],
+            registry=registry,
+        )
+        self._prompt_tokens = tokens.labels("prompt")
+        self._cached_tokens = tokens.labels("cached")
+        self._completion_tokens = tokens.labels("completion")
         self._internal_errors = _Bound(
             Counter(
                 "picker_internal_errors",
@@ -146,9 +160,19 @@ class Metrics:
         """A body told no model. What follows a colon in the reason varies from body to body."""
         self._unreadable[reason.partition(":")[0]].inc()
 
+    def rewritten(self) -> None:
+        """A request was sent that asks for another model than its client named."""
+        self._rewritten.inc()
+
     def not_rewritten(self, reason: str) -> None:
         """Another model should have been asked for, but its name could not be written into the body."""
         self._not_rewritten[reason].inc()
+
+    def used(self, *, prompt: int, cached: int, completion: int) -> None:
+        """An answer told the tokens of its prompt, those of them that were cached, and its own."""
+        self._prompt_tokens.inc(prompt)
+        self._cached_tokens.inc(cached)
+        self._completion_tokens.inc(completion)
 
     def internal_error(self, where: str) -> None:
         """A fault of the picker itself was caught."""

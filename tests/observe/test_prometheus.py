@@ -51,6 +51,18 @@ def test_counts_scrapes_by_result(metrics: Metrics) -> None:
     assert value(metrics, "picker_scrape_duration_seconds_sum", result="timeout") == 1.0
 
 
+def test_counts_rewritten_models_and_tokens(metrics: Metrics) -> None:
+    metrics.rewritten()
+    metrics.not_rewritten("the name cannot be placed")
+    metrics.used(prompt=100, cached=60, completion=7)
+    metrics.used(prompt=1, cached=0, completion=0)
+    assert value(metrics, "picker_models_rewritten_total") == 1
+    reason = "the name cannot be placed"
+    assert value(metrics, "picker_models_not_rewritten_total", reason=reason) == 1
+    kinds = ("prompt", "cached", "completion")
+    assert [value(metrics, "picker_tokens_total", kind=kind) for kind in kinds] == [101, 60, 7]
+
+
 def test_counts_streams_and_faults(metrics: Metrics) -> None:
     metrics.stream_opened()
     metrics.stream_opened()

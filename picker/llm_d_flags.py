@@ -1,0 +1,93 @@
+"""The flags of the llm-d endpoint picker, so that its deployments start with this one's image.
+
+Those that mean a setting set it, those without meaning here are accepted and told. What both pickers
+call alike (``--grpc-port``, ``--cert-path``, …) is in :mod:`picker.settings`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+ALIASES: Final = {"grpc-health-port": "health_port", "refresh-metrics-interval": "metrics_interval"}
+"""Flags by the setting they mean."""
+
+_NO_KUBERNETES = "the pool is PICKER_ENDPOINTS or PICKER_ENDPOINTS_FILE"
+_BUILT_IN_POLICY = "the built-in policy decides"
+_OWN_METRICS = "the metrics page is plain HTTP for everybody; bind it by PICKER_BIND"
+_OWN_LOGS = "see PICKER_LOG_LEVEL and PICKER_LOG_FORMAT"
+_OWN_TLS = "TLS is 1.2 or later with gRPC's ciphers"
+_OWN_LIMITS = "messages are bounded by PICKER_MAX_BODY"
+
+IGNORED: Final = {
+    "pool-name": _NO_KUBERNETES,
+    "pool-namespace": _NO_KUBERNETES,
+    "pool-group": _NO_KUBERNETES,
+    "endpoint-selector": _NO_KUBERNETES,
+    "endpoint-target-ports": _NO_KUBERNETES,
+    "disable-endpoint-subset-filter": "the gateway's subset is always heeded",
+    "emit-endpoint-scores": "no scores are sent to the gateway",
+    "enable-cert-reload": "certificates are always reloaded",
+    "tls-min-version": _OWN_TLS,
+    "tls-cipher-suites": _OWN_TLS,
+    "health-checking": "health is always on both ports",
+    "refresh-prometheus-metrics-interval": "gauges are read when the page is asked for",
+    "metrics-staleness-threshold": "old pages are discounted step by step",
+    "ha-enable-leader-election": "every replica answers",
+    "metrics-endpoint-auth": _OWN_METRICS,
+    "metrics-cert-dir": _OWN_METRICS,
+    "metrics-client-ca-file": _OWN_METRICS,
+    "grpc-max-recv-msg-size": _OWN_LIMITS,
+    "grpc-max-send-msg-size": _OWN_LIMITS,
+    "enable-grpc-stream-metrics": "streams are always counted",
+    "enable-pprof": "there is no Go to be profiled",
+    "tracing": "no traces are sent",
+    "config-file": _BUILT_IN_POLICY,
+    "config-text": _BUILT_IN_POLICY,
+    "allow-experimental-plugins": _BUILT_IN_POLICY,
+    "v": _OWN_LOGS,
+    "zap-devel": _OWN_LOGS,
+    "zap-encoder": _OWN_LOGS,
+    "zap-log-level": _OWN_LOGS,
+    "zap-stacktrace-level": _OWN_LOGS,
+    "zap-time-encoding": _OWN_LOGS,
+}
+"""Flags by what is so instead."""
+
+# A single dash and more than one letter; -v3 is the flag v with its value.
+_SINGLE_DASH: Final = re.compile(r"-(?!v\d)[A-Za-z][A-Za-z0-9_-]+(?==|$)")
+
+
+class DoubledError(Exception):
+    """A setting is given by both of its flags; one line."""
+
+
+def with_double_dashes(args: Iterable[str]) -> list[str]:
+    """Go takes ``-grpc-port`` for ``--grpc-port``."""
+    return [f"-{arg}" if _SINGLE_DASH.match(arg) else arg for arg in args]
+
+
+def parameter(flag: str) -> str:
+    """The name that a flag's value is passed by."""
+    return flag.replace("-", "_")
+
+
+def translate(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """From all flags, by :func:`parameter`, to those of settings; and the ignored ones with the reason.
+
+    Raises DoubledError.
+    """
+    settings = dict(given)
+    for flag, setting in ALIASES.items():
+        value = settings.pop(parameter(flag), None)
+        if value is None:
+            continue
+        if setting in settings:
+            own = setting.replace("_", "-")
+            raise DoubledError(f"--{flag} and --{own} are the same setting; give one of the two")
+        settings[setting] = value
+    ignored = {flag: why for flag, why in IGNORED.items() if settings.pop(parameter(flag), None) is not None}
+    return settings, ignored
