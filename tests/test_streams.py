@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from picker.extproc.bodies import BodyBudget
-from picker.extproc.session import SessionOptions
+from picker.extproc.session import SessionOptions, Surroundings
 from picker.routing.decision import Cause, Decision, Outcome, Refusal
 from picker.streams import ExtProcStream, Streams
-from tests.extproc.gateway import message
+from tests.extproc.gateway import BODY, message, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -126,10 +126,19 @@ class Rig:
     wire: Wire
     routing: Routing
     observer: Observer
-    stream: ExtProcStream
+    streams: Streams
+    stream: ExtProcStream = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stream = self.stream_again()
+
+    def stream_again(self) -> ExtProcStream:
+        return self.streams.accept(self.wire)
 
 
-def rig(*answers: Answer | Pending | Exception, strict: bool = False) -> Rig:
+def rig(
+    *answers: Answer | Pending | Exception, strict: bool = False, surroundings: Surroundings | None = None
+) -> Rig:
     wire, routing, observer = Wire(), Routing(list(answers)), Observer()
     streams = Streams(
         routing=routing,
@@ -138,8 +147,9 @@ def rig(*answers: Answer | Pending | Exception, strict: bool = False) -> Rig:
         options=SessionOptions(strict_bodies=strict),
         budget=BodyBudget(1 << 20),
         decision_timeout=TIMEOUT,
+        surroundings=surroundings or Surroundings(),
     )
-    return Rig(wire, routing, observer, streams.accept(wire))
+    return Rig(wire, routing, observer, streams)
 
 
 def pick(address: str = "10.0.0.1:8000") -> Decision:
@@ -254,3 +264,46 @@ async def test_garbage_resets_the_stream_without_a_word_in_the_log(caplog: pytes
     it.stream.received(b"\xff\xff\xff")
     assert it.wire.end.startswith("aborted")
     assert caplog.records == []
+
+
+async def test_a_gateway_that_half_closes_after_its_last_message_gets_the_answer() -> None:
+    later, decision = Later(), pick()
+    it = rig(later)
+    it.stream.received(message("request_headers", headers=GET, end=True))
+    it.stream.closed(clean=True)
+    assert (it.wire.end, later.cancelled) == ("", False)
+    assert later.callback is not None
+    later.callback(decision)
+    assert b"10.0.0.1:8000" in it.wire.sent[0]
+    assert it.wire.end == "finished"
+    assert it.routing.told == [(decision.ticket, Cause.UNSEEN)]
+
+
+async def test_rules_rewrite_what_they_can_and_the_rest_is_counted() -> None:
+    it = rig(pick(), pick(), surroundings=Surroundings(resolve=resolve))
+    it.stream.received(message("request_headers", headers=POST))
+    it.stream.received(message("request_body", body=BODY, end=True))
+    assert b'"model":"llama-v2"' in it.wire.sent[1]
+    other = it.stream_again()
+    other.received(message("request_headers", headers=POST, modes="none/none"))
+    assert it.observer.counted == [
+        "opened",
+        "rewritten",
+        "picked",
+        "opened",
+        "not rewritten: the body is not seen",
+        "picked",
+    ]
+
+
+async def test_rules_that_fail_leave_the_request_as_it_came(caplog: pytest.LogCaptureFixture) -> None:
+    def failing(question: Question) -> None:
+        question.model = "half done"
+        raise ZeroDivisionError
+
+    it = rig(pick(), surroundings=Surroundings(resolve=failing))
+    it.stream.received(message("request_headers", headers=POST))
+    it.stream.received(message("request_body", body=BODY, end=True))
+    assert BODY in it.wire.sent[1]
+    assert it.observer.counted == ["opened", "internal error: resolve", "picked"]
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
