@@ -72,8 +72,9 @@ def test_members_of_the_same_name_and_value_are_told_apart() -> None:
     span = model_span(body, complete=True)
     assert span is not None
     assert body[: span[0]].endswith(MANY + b',"model":')
-    too_many = b'{"x":' + MANY + b',"model":"m","y":[' + nested * 9 + MANY + b"]}"
-    assert model_span(too_many, complete=True) is None
+    for too_many in (9, 2000):
+        body = b'{"x":' + MANY + b',"model":"m","y":[' + nested * too_many + MANY + b"]}"
+        assert model_span(body, complete=True) is None
 
 
 def test_a_long_body_is_scanned_from_both_ends() -> None:
@@ -82,6 +83,13 @@ def test_a_long_body_is_scanned_from_both_ends() -> None:
     assert named(b'{"x":' + text + b',"model":"m"}') == b'"m"'
     assert named(b'{"model":"m","x":' + text, complete=False) == b'"m"'
     assert named(b'{"model":"m', complete=False) is None
+
+
+def test_a_body_of_very_many_containers_is_scanned_however_short() -> None:
+    lists = b"[" + b"[]," * 40_000 + b"[]]"
+    assert named(b'{"model":"m","x":' + lists + b"}") == b'"m"'
+    assert named(b'{"x":' + lists + b',"model":"m"}') == b'"m"'
+    assert named(b'{"x":' + lists + b',"model":"m","y":' + lists + b"}") is None
 
 
 _VALUE = st.recursive(

@@ -188,3 +188,7 @@ def test_a_long_answer_is_not_kept() -> None:
     assert sum(len(value) for value in kept if isinstance(value, (bytes, bytearray))) < 40_000
     reader.feed(memoryview(b'"usage":{"prompt_tokens":3}'))
     assert reader.end() == Usage(3)
+
+
+def test_of_very_many_names_the_last_counts() -> None:
+    assert read([b'{"usage":null,' * 5000 + b'"usage":{"prompt_tokens":3}}']) == Usage(3)
