@@ -288,8 +288,8 @@ async def test_rules_rewrite_what_they_can_and_the_rest_is_counted() -> None:
     other.received(message("request_headers", headers=POST, modes="none/none"))
     assert it.observer.counted == [
         "opened",
-        "rewritten",
         "picked",
+        "rewritten",
         "opened",
         "not rewritten: the body is not seen",
         "picked",
