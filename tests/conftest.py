@@ -39,6 +39,15 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return report
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many message sequences of the protocol were played."""
+    names = [report.nodeid for report in terminalreporter.getreports("passed")]
+    pure = sum("::test_playbook[" in name for name in names)
+    wired = sum("::test_sequence[" in name for name in names)
+    if pure or wired:
+        terminalreporter.write_line(f"sequences of the protocol: {pure} on paper, {wired} over gRPC")
+
+
 def _forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     if _NO_SKIPS and report.skipped:
         reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)

@@ -25,7 +25,7 @@ from picker.extproc.session import Session, SessionOptions, Surroundings
 from picker.routing.decision import Decision, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from picker.extproc._generated.base_pb2 import HeaderMap
     from picker.extproc._generated.external_processor_pb2 import CommonResponse
@@ -94,6 +94,22 @@ def response(effect: Send) -> ProcessingResponse:
     return ProcessingResponse.FromString(b"".join(effect.segments))
 
 
+def lines(book: str) -> Iterator[tuple[str, str]]:
+    """What happens, and what is to be done then."""
+    for line in filter(None, map(str.strip, book.splitlines())):
+        event, arrow, wanted = line.partition("->")
+        assert arrow, f"a line without an arrow: {line}"
+        yield event.strip(), wanted.strip()
+
+
+def decision(names: str) -> Decision:
+    return Decision(tuple(ADDRESSES[name] for name in names.split("+")), Mark())
+
+
+def refusal(status: str) -> Refusal:
+    return Refusal(int(status), "rejected-saturated", "full")
+
+
 class Play:
     """One session, fed by lines of a play-book."""
 
@@ -106,30 +122,27 @@ class Play:
     ) -> None:
         self.budget = BodyBudget(budget)
         self.session = Session(options or SessionOptions(), self.budget, surroundings or Surroundings())
-        self.sent: list[ProcessingResponse] = []
         self.asked: list[Ask] = []
         self._modes = modes
 
     def act(self, book: str) -> None:
         """Do every line and compare what is done then."""
-        for line in filter(None, map(str.strip, book.splitlines())):
-            event, arrow, wanted = line.partition("->")
-            assert arrow, f"a line without an arrow: {line}"
-            assert self.do(event.strip()) == wanted.strip(), line
+        for event, wanted in lines(book):
+            assert self.do(event) == wanted, f"{event} -> {wanted}"
 
     def do(self, event: str) -> str:
-        return ", ".join(map(self._describe, self._effects(event)))
+        effects = self._effects(event)
+        self.asked += [effect for effect in effects if isinstance(effect, Ask)]
+        return ", ".join(map(describe_effect, effects))
 
     def _effects(self, event: str) -> list[Effect]:
         session = self.session
         word, *rest = event.split()
         match word:
             case "decide":
-                return session.decided(
-                    Decision(tuple(ADDRESSES[name] for name in rest[0].split("+")), Mark())
-                )
+                return session.decided(decision(rest[0]))
             case "refuse":
-                return session.decided(Refusal(int(rest[0]), "rejected-saturated", "full"))
+                return session.decided(refusal(rest[0]))
             case "expire":
                 return session.expired()
             case "close":
@@ -138,53 +151,55 @@ class Play:
                 return session.closed(clean=False)
             case _:
                 modes, self._modes = self._modes, ""
-                return session.receive(self._write(word, rest, modes))
+                return session.receive(write(event, modes))
 
-    def _write(self, word: str, rest: list[str], modes: str) -> bytes:
-        found = re.fullmatch(r"([RS])([HBT])(\*?)(?:\((\d+)\)|\[(\d*):(\d*)\])?", word)
-        assert found, f"no such message: {word}"
-        side = {"R": "request", "S": "response"}[found[1]]
-        extra = dict(item.split("=", 1) for item in rest if "=" in item)
-        plain = [item for item in rest if "=" not in item]
-        end = bool(found[3])
-        if found[2] == "B":
-            sample = BODY if side == "request" else ANSWER
-            if found[5] is not None:
-                body = sample[int(found[5] or 0) : int(found[6] or len(sample))]
-            else:
-                size = int(found[4] or 0)
-                body = (sample * (size // len(sample) + 1))[:size]
-            return message(f"{side}_body", body=body, end=end, modes=modes)
-        if found[2] == "T":
-            return message(f"{side}_trailers", modes=modes)
-        if side == "request":
-            headers = {":method": plain[0], ":path": plain[1] if len(plain) > 1 else CHAT} | extra
+
+def write(event: str, modes: str = "") -> bytes:
+    """The message that an event such as ``RH POST`` stands for."""
+    word, *rest = event.split()
+    found = re.fullmatch(r"([RS])([HBT])(\*?)(?:\((\d+)\)|\[(\d*):(\d*)\])?", word)
+    assert found, f"no such message: {word}"
+    side = {"R": "request", "S": "response"}[found[1]]
+    extra = dict(item.split("=", 1) for item in rest if "=" in item)
+    plain = [item for item in rest if "=" not in item]
+    end = bool(found[3])
+    if found[2] == "B":
+        sample = BODY if side == "request" else ANSWER
+        if found[5] is not None:
+            body = sample[int(found[5] or 0) : int(found[6] or len(sample))]
         else:
-            headers = {":status": plain[0]} | extra
-        return message(f"{side}_headers", headers=headers, end=end, modes=modes)
+            size = int(found[4] or 0)
+            body = (sample * (size // len(sample) + 1))[:size]
+        return message(f"{side}_body", body=body, end=end, modes=modes)
+    if found[2] == "T":
+        return message(f"{side}_trailers", modes=modes)
+    if side == "request":
+        headers = {":method": plain[0], ":path": plain[1] if len(plain) > 1 else CHAT} | extra
+    else:
+        headers = {":status": plain[0]} | extra
+    return message(f"{side}_headers", headers=headers, end=end, modes=modes)
 
-    def _describe(self, effect: Effect) -> str:
-        match effect:
-            case Send():
-                answer = response(effect)
-                self.sent.append(answer)
-                return describe(answer)
-            case Ask():
-                self.asked.append(effect)
-                flags = [name for name in ("provisional", "simplest") if getattr(effect, name)]
-                return " ".join(["ask", *flags])
-            case Cancel() | FirstToken() | NotRewritten():
-                return PLAIN[type(effect)]
-            case Ended(outcome):
-                extra = [f"{outcome.status}"] if outcome.status else []
-                extra += ["full"] if outcome.back_pressure else []
-                extra += [f"retry={outcome.retry_after:g}"] if outcome.retry_after is not None else []
-                extra += [f"served={NAMES[outcome.served]}"] if outcome.served else []
-                if outcome.usage is not None:
-                    extra += [f"used={outcome.usage.prompt_tokens}+{outcome.usage.completion_tokens}"]
-                return " ".join(["ended", outcome.cause.value, *extra])
-            case Done(error):
-                return "reset" if error else "done"
+
+def describe_effect(effect: Effect) -> str:
+    """What is done, in the notation of play-books."""
+    match effect:
+        case Send():
+            return describe(response(effect))
+        case Ask():
+            flags = [name for name in ("provisional", "simplest") if getattr(effect, name)]
+            return " ".join(["ask", *flags])
+        case Cancel() | FirstToken() | NotRewritten():
+            return PLAIN[type(effect)]
+        case Ended(outcome):
+            extra = [f"{outcome.status}"] if outcome.status else []
+            extra += ["full"] if outcome.back_pressure else []
+            extra += [f"retry={outcome.retry_after:g}"] if outcome.retry_after is not None else []
+            extra += [f"served={NAMES[outcome.served]}"] if outcome.served else []
+            if outcome.usage is not None:
+                extra += [f"used={outcome.usage.prompt_tokens}+{outcome.usage.completion_tokens}"]
+            return " ".join(["ended", outcome.cause.value, *extra])
+        case Done(error):
+            return "reset" if error else "done"
 
 
 def describe(answer: ProcessingResponse) -> str:
