@@ -64,7 +64,8 @@ class Upstream:
         if self.full:
             text = "Request dropped due to backpressure (num_queued_requests=8, max_queued_requests=8)."
             return web.Response(status=503, text=text, headers=headers)
-        return web.Response(body=body, headers=headers)
+        content = {"content-type": request.headers.get("content-type", "application/octet-stream")}
+        return web.Response(body=body, headers=headers | content)
 
     async def _lines(self, request: web.Request) -> web.StreamResponse:
         """``count`` lines, ``interval`` seconds apart."""
