@@ -8,6 +8,7 @@ clone elsewhere has none, and the tests that read it repeat others on more mater
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+SEQUENCE = "sequence"
 _NO_SKIPS = os.environ.get("NO_SKIPS") == "1"
 
 
@@ -25,8 +27,9 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    report.user_properties.extend((SEQUENCE, marker.args[0]) for marker in item.iter_markers(SEQUENCE))
     if not hasattr(report, "wasxfail"):
         _forbid_skip(report)
     return report
@@ -40,12 +43,12 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many message sequences of the protocol were played."""
-    names = [report.nodeid for report in terminalreporter.getreports("passed")]
-    pure = sum("::test_playbook[" in name for name in names)
-    wired = sum("::test_sequence[" in name for name in names)
-    if pure or wired:
-        terminalreporter.write_line(f"sequences of the protocol: {pure} on paper, {wired} over gRPC")
+    """Say how many sequences of ext_proc messages ran well, and how."""
+    passed = terminalreporter.stats.get("passed", ())
+    ways = Counter(way for report in passed for name, way in report.user_properties if name == SEQUENCE)
+    if ways:
+        counts = ", ".join(f"{count} {way}" for way, count in sorted(ways.items()))
+        terminalreporter.write_line(f"ext_proc sequences: {counts}")
 
 
 def _forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

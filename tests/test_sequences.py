@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc.aio  # type: ignore[import-untyped]  # grpcio ships no types
 import pytest
 
+from bench.rig import picker as rig
 from picker.extproc._generated.external_processor_pb2 import ProcessingResponse
 from picker.extproc.bodies import BodyBudget
 from picker.extproc.effects import Ask, Cancel, Ended, FirstToken, NotRewritten
@@ -15,8 +16,20 @@ from picker.extproc.session import SessionOptions, Surroundings
 from picker.routing.decision import Cause, Outcome, Refusal
 from picker.streams import Streams
 from tests.extproc import test_playbooks, test_rewriting
-from tests.extproc.gateway import decision, describe, describe_effect, lines, refusal, resolve, write
-from tests.serving.harness import PATIENCE, serving, until
+from tests.extproc.gateway import (
+    ADDRESSES,
+    BODY,
+    CHAT,
+    decision,
+    describe,
+    describe_effect,
+    lines,
+    message,
+    refusal,
+    resolve,
+    write,
+)
+from tests.serving.harness import CLIENT_OPTIONS, METHOD, PATIENCE, serving, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,24 +186,26 @@ class Gateway:
         await until(lambda: not self.sent or self.handlers[0].closed_once)
 
 
+@pytest.mark.sequence("over gRPC")
 @pytest.mark.parametrize(
-    ("modes", "book", "surroundings"),
+    ("modes", "book", "options", "surroundings"),
     [
-        pytest.param(*case.values, surroundings, id=str(case.id))
-        for cases, surroundings in (
-            (test_playbooks.ALL, Surroundings()),
-            (test_rewriting.ALL, Surroundings(resolve=resolve)),
+        pytest.param(*case.values, options, surroundings, id=str(case.id))
+        for cases, options, surroundings in (
+            (test_playbooks.ALL, SessionOptions(), Surroundings()),
+            (test_playbooks.STRICT_ALL, SessionOptions(strict_bodies=True), Surroundings()),
+            (test_rewriting.ALL, SessionOptions(), Surroundings(resolve=resolve)),
         )
         for case in cases
     ],
 )
-async def test_sequence(modes: str, book: str, surroundings: Surroundings) -> None:
+async def test_sequence(modes: str, book: str, options: SessionOptions, surroundings: Surroundings) -> None:
     picker = Picker()
     streams = Streams(
         routing=picker,
         observer=picker,
         loop=asyncio.get_running_loop(),
-        options=SessionOptions(),
+        options=options,
         budget=BodyBudget(1 << 20),
         decision_timeout=NEVER,
         surroundings=surroundings,
@@ -201,3 +216,31 @@ async def test_sequence(modes: str, book: str, surroundings: Surroundings) -> No
         gateway.call.cancel()
         await gateway.closed()
         assert streams.budget.used == 0
+
+
+async def alone(address: str, messages: list[bytes]) -> list[ProcessingResponse]:
+    """One request of a gateway that has a connection for each, half-closes, and reads to the end."""
+    async with grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS) as channel:
+        call = channel.stream_stream(METHOD)(timeout=PATIENCE)
+        for raw in messages:
+            await call.write(raw)
+        await call.done_writing()
+        answers = [ProcessingResponse.FromString(raw) async for raw in call]
+        assert await call.code() is grpc.StatusCode.OK
+    return answers
+
+
+@pytest.mark.sequence("over gRPC")
+async def test_a_gateway_that_half_closes_and_waits_for_the_end_is_served_by_the_real_picker() -> None:
+    post = [
+        message("request_headers", headers={":method": "POST", ":path": CHAT}),
+        message("request_body", body=BODY[:20]),
+        message("request_body", body=BODY[20:], end=True),
+    ]
+    get = [message("request_headers", headers={":method": "GET", ":path": "/v1/models"}, end=True)]
+    async with rig.Picker({"PICKER_ENDPOINTS": ADDRESSES["a"]}) as picker:
+        for headers, *chunks in await asyncio.gather(*(alone(picker.address, post) for _ in range(20))):
+            assert describe(headers).startswith("RH a ")
+            assert [describe(chunk) for chunk in chunks] == ["RB(20)", f"RB*({len(BODY) - 20})"]
+        for answers in await asyncio.gather(*(alone(picker.address, get) for _ in range(20))):
+            assert [describe(answer).partition(" x-request-id=")[0] for answer in answers] == ["RH a"]

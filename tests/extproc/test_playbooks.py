@@ -818,6 +818,7 @@ ALL = [
 ] + [pytest.param(modes, book, id=name) for name, (modes, book) in NO_REQUEST.items()]
 
 
+@pytest.mark.sequence("as tables")
 @pytest.mark.parametrize(("modes", "book"), ALL)
 def test_playbook(modes: str, book: str) -> None:
     play = Play(modes)
@@ -894,7 +895,11 @@ STRICT = {
 }
 
 
-@pytest.mark.parametrize(("modes", "book"), STRICT.values(), ids=STRICT)
+STRICT_ALL = [pytest.param(modes, book, id=f"strict {name}") for name, (modes, book) in STRICT.items()]
+
+
+@pytest.mark.sequence("as tables")
+@pytest.mark.parametrize(("modes", "book"), STRICT_ALL)
 def test_strict_bodies(modes: str, book: str) -> None:
     Play(modes, SessionOptions(strict_bodies=True)).act(book)
 

@@ -268,6 +268,7 @@ ALL = [
 ]
 
 
+@pytest.mark.sequence("as tables")
 @pytest.mark.parametrize(("modes", "book"), ALL)
 def test_playbook(modes: str, book: str) -> None:
     play = Play(modes, surroundings=RULES)
