@@ -26,6 +26,7 @@ from picker.extproc._generated.external_processor_pb2 import (
     ProcessingRequest,
     ProcessingResponse,
 )
+from picker.extproc.bodies import split
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -154,6 +155,23 @@ def streamed(tag: int, *segments: Buffer, end_of_stream: bool) -> tuple[Buffer, 
     if size:
         return (_streamed_prefix(tag, size, 2), *segments, _END_TRUE)
     return (_streamed_prefix(tag, 0, 2), _END_TRUE)
+
+
+def streamed_chunks(
+    tag: int, chunk: Sequence[Buffer], limit: int, *, end_of_stream: bool
+) -> list[tuple[Buffer, ...]]:
+    """Body answers that pass a chunk on, which is given as its segments; none longer than ``limit``.
+
+    Usually one; none at all for an empty chunk that ends nothing.
+    """
+    size = sum(map(len, chunk))
+    if size <= limit:
+        return [streamed(tag, *chunk, end_of_stream=end_of_stream)] if size or end_of_stream else []
+    pieces = [piece for segment in chunk for piece in split(memoryview(segment), limit)]
+    last = pieces.pop()
+    answers = [streamed(tag, piece, end_of_stream=False) for piece in pieces]
+    answers.append(streamed(tag, last, end_of_stream=end_of_stream))
+    return answers
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ from picker.routing.decision import Outcome
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from picker.inference.usage import UsageReader
+    from picker.inference.usage import Usage
     from picker.routing.decision import Cause
 
 _REFUSED: Final = (429, 503)
@@ -27,8 +27,7 @@ LONGEST_REFUSAL: Final = 64 << 10
 class ResponseRecord:
     """The response as far as it was seen.
 
-    Whoever reads the metadata sets ``served``, and ``balanced`` where they are a load balancer's at
-    all. ``usage`` reads the body where somebody wants to know.
+    Whoever reads the metadata sets ``served``, and ``balanced`` where they are a load balancer's at all.
     """
 
     __slots__ = (
@@ -40,14 +39,12 @@ class ResponseRecord:
         "over",
         "served",
         "status",
-        "usage",
     )
 
     def __init__(self) -> None:
         self.status = 0
         self.served = ""
         self.balanced = False
-        self.usage: UsageReader | None = None
         self.begun = False
         self.body_seen = False
         self.over = False
@@ -82,9 +79,8 @@ class ResponseRecord:
         length = _number(headers.get("content-length", ""))
         return length is not None and 0 < length <= LONGEST_REFUSAL
 
-    def outcome(self, cause: Cause) -> Outcome:
+    def outcome(self, cause: Cause, usage: Usage | None) -> Outcome:
         """How the request ended."""
-        usage = self.usage.end() if self.usage is not None else None
         return Outcome(cause, self.status, self.served, self._back_pressure, self._retry_after, usage)
 
 

@@ -29,7 +29,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from picker.extproc.bodies import HeldBody, splice_chunks, split
+from picker.extproc.answer import AnswerBody
+from picker.extproc.bodies import HeldBody, splice_chunks
 from picker.extproc.effects import Ask, Cancel, Done, Ended, FirstToken, NotRewritten, Send
 from picker.extproc.messages import (
     CONTENT_LENGTH,
@@ -38,8 +39,6 @@ from picker.extproc.messages import (
     REQUEST_ID,
     REQUEST_TRAILERS_CONTINUE,
     RESPONSE_BODY,
-    RESPONSE_BODY_ANSWER,
-    RESPONSE_BODY_CONTINUE,
     RESPONSE_HEADERS_CONTINUE,
     RESPONSE_TRAILERS_CONTINUE,
     SERVED_ECHO,
@@ -53,7 +52,7 @@ from picker.extproc.messages import (
     parse,
     read_body_message,
     response_headers,
-    streamed,
+    streamed_chunks,
 )
 from picker.extproc.metadata import is_balanced, served_endpoint, subset_hint
 from picker.extproc.modes import (
@@ -85,7 +84,6 @@ if TYPE_CHECKING:
     from picker.extproc.bodies import BodyBudget, Splice
     from picker.extproc.effects import Buffer, Effect
     from picker.inference.question import Question
-    from picker.inference.restore import ModelRestorer
     from picker.inference.scan import Body
     from picker.inference.surfaces import Surfaces
     from picker.routing.decision import Answer
@@ -93,7 +91,6 @@ if TYPE_CHECKING:
 _PASS_REQUEST_BODY: Final = Send((REQUEST_BODY_CONTINUE,))
 _PASS_REQUEST_TRAILERS: Final = Send((REQUEST_TRAILERS_CONTINUE,))
 _PASS_RESPONSE_HEADERS: Final = Send((RESPONSE_HEADERS_CONTINUE,))
-_PASS_RESPONSE_BODY: Final = Send((RESPONSE_BODY_CONTINUE,))
 _PASS_RESPONSE_TRAILERS: Final = Send((RESPONSE_TRAILERS_CONTINUE,))
 _NOTHING: Final = memoryview(b"")
 _NO_MODEL_TEXT: Final = "model not found in request body"
@@ -165,6 +162,7 @@ class Session:
     """One stream. Every method gives what is to be done, in order, and none raises."""
 
     __slots__ = (
+        "_answer",
         "_asked",
         "_body_phase",
         "_destination",
@@ -182,9 +180,7 @@ class Session:
         "_question",
         "_request_mode",
         "_response",
-        "_response_length",
         "_response_mode",
-        "_restorer",
         "_splice",
         "_started",
         "_state",
@@ -216,8 +212,7 @@ class Session:
         self._owed = 0
         self._body_phase = False
         self._response = ResponseRecord()
-        self._response_length = False
-        self._restorer: ModelRestorer | None = None
+        self._answer: AnswerBody | None = None
         self._metadata = b""
         self._ended = False
         self._half_closed = False
@@ -239,13 +234,15 @@ class Session:
     def carries_body(self) -> bool:
         """Whether ending the stream now would lose body bytes: those handed to us are ours to pass on.
 
-        In duplex mode only. In the others the gateway keeps the body and goes on without us, unless
-        a piece of the answer is kept back because the model's name may be in it. The response counts
-        from the decision on: its first chunks may be under way to us already.
+        In duplex mode, where the response counts from the decision on: its first chunks may be under
+        way to us already. In the others the gateway keeps the body and goes on without us; not so where
+        the model's name has still to be changed in it.
         """
         if self._done:
             return False
-        if self._restorer is not None and not self._response.over:
+        if self._state in (_State.BODY_AWAITED, _State.BODY_ASKED) and self._surroundings.resolve is not None:
+            return True
+        if self._answer is not None and self._answer.is_changed and not self._response.over:
             return True
         if self._request_mode == DUPLEX and self._state not in (_State.BEGIN, _State.OVER):
             return self._end is not _End.HEADERS
@@ -545,28 +542,22 @@ class Session:
             chunks.append((_NOTHING,))
         last = len(chunks) - 1
         for index, chunk in enumerate(chunks):
-            effects.extend(self._echo(REQUEST_BODY_ANSWER, chunk, end=ends_here and index == last))
+            effects.extend(self._echo(chunk, end=ends_here and index == last))
 
     def _pass_request_body(self, data: memoryview, *, end: bool) -> list[Effect]:
         self._state = _State.OVER if end else _State.PASSING
         if self._request_mode == DUPLEX:
-            return self._echo(REQUEST_BODY_ANSWER, (data,), end=end)
+            return self._echo((data,), end=end)
         if is_buffered(self._request_mode):
             # It was told not to send the body, and did: the stream is held to the end of the answer.
             self._body_phase = True
         return [_PASS_REQUEST_BODY]
 
-    def _echo(self, tag: int, chunk: Sequence[Buffer], *, end: bool) -> list[Effect]:
+    def _echo(self, chunk: Sequence[Buffer], *, end: bool) -> list[Effect]:
         """Pass a chunk on, which is given as its segments."""
         limit = self._options.chunk_limit
-        size = sum(map(len, chunk))
-        if size <= limit:
-            return [Send(streamed(tag, *chunk, end_of_stream=end))] if size or end else []
-        pieces = [piece for segment in chunk for piece in split(memoryview(segment), limit)]
-        last = pieces.pop()
-        effects: list[Effect] = [Send(streamed(tag, piece, end_of_stream=False)) for piece in pieces]
-        effects.append(Send(streamed(tag, last, end_of_stream=end)))
-        return effects
+        answers = streamed_chunks(REQUEST_BODY_ANSWER, chunk, limit, end_of_stream=end)
+        return [Send(segments) for segments in answers]
 
     # The response.
 
@@ -587,29 +578,27 @@ class Session:
             response.headers(headers)
             override = self._override_for_text(headers)
             if not message.end_of_stream:
-                self._prepare_for_body(headers)
-        effects.append(self._response_header_answer(headers, override))
+                self._answer = self._answer_body(headers)
+        effects.append(self._response_header_answer(override))
         if message.end_of_stream:
             self._end_response(effects)
         return effects
 
-    def _prepare_for_body(self, headers: Mapping[str, str]) -> None:
+    def _answer_body(self, headers: Mapping[str, str]) -> AnswerBody:
         """See what is to be read from the answer's body, and what is to be changed in it."""
         question, mode = self._question, self._response_mode
-        if question is None or not shows_body(mode):
-            return
-        if self._options.read_usage:
-            self._response.usage = usage_reader(surface_named(question.surface), headers)
-        # A part of a body cannot be replaced, see above.
-        if self._splice is not None and mode != BUFFERED_PARTIAL:
-            self._restorer = model_restorer(question, headers)
-            self._response_length = CONTENT_LENGTH in headers
+        reader = restorer = None
+        if question is not None and shows_body(mode):
+            if self._options.read_usage:
+                reader = usage_reader(surface_named(question.surface), headers)
+            # A part of a body cannot be replaced, see above.
+            if self._splice is not None and mode != BUFFERED_PARTIAL:
+                restorer = model_restorer(question, headers)
+        return AnswerBody(mode, self._options.chunk_limit, headers, reader=reader, restorer=restorer)
 
-    def _response_header_answer(self, headers: Mapping[str, str], override: bytes) -> Send:
+    def _response_header_answer(self, override: bytes) -> Send:
         served = ((SERVED_ECHO, self._response.served_in_words),) if self._options.echo_served else ()
-        # A body that passes in pieces may become longer or shorter, nobody knows yet by how much.
-        pieces = self._restorer is not None and comes_in_pieces(self._response_mode)
-        remove = (CONTENT_LENGTH,) if pieces and CONTENT_LENGTH in headers else ()
+        remove = self._answer.headers_to_remove if self._answer is not None else ()
         if served or remove:
             return Send((response_headers(served, remove), override))
         return Send((RESPONSE_HEADERS_CONTINUE, override)) if override else _PASS_RESPONSE_HEADERS
@@ -640,14 +629,9 @@ class Session:
         if response.over:
             return []
         response.begun = True
-        if response.usage is not None:
-            response.usage.feed(data)
-        if self._restorer is not None:
-            effects = self._restore(self._restorer, data, end=end)
-        elif self._response_mode == DUPLEX:
-            effects = self._echo(RESPONSE_BODY_ANSWER, (data,), end=end)
-        else:
-            effects = [_PASS_RESPONSE_BODY]
+        if self._answer is None:
+            self._answer = AnswerBody(self._response_mode, self._options.chunk_limit, {})
+        effects: list[Effect] = [*self._answer.pass_on(data, end=end)]
         if data and not response.body_seen:
             good = response.first_chunk(data)
             if good and self._open and comes_in_pieces(self._response_mode):
@@ -656,26 +640,10 @@ class Session:
             self._end_response(effects)
         return effects
 
-    def _restore(self, restorer: ModelRestorer, data: memoryview, *, end: bool) -> list[Effect]:
-        """Pass the answer's body on with the client's name in it."""
-        if self._response_mode == DUPLEX:
-            return self._echo(RESPONSE_BODY_ANSWER, restorer.feed(data, end=end), end=end)
-        buffered = is_buffered(self._response_mode)
-        # Buffered, it comes as one message, with no end in it where trailers follow.
-        pieces = restorer.feed(data, end=end or buffered)
-        if _unchanged(pieces, data):
-            return [_PASS_RESPONSE_BODY]
-        length: tuple[tuple[str, str], ...] = ()
-        if buffered and self._response_length:
-            length = ((CONTENT_LENGTH, str(sum(map(len, pieces)))),)
-        return [Send(body_replaced(RESPONSE_BODY_ANSWER, pieces, length))]
-
     def _response_trailers(self) -> list[Effect]:
         if self._response.over:
             return []
-        effects: list[Effect] = []
-        if self._restorer is not None and self._response_mode == DUPLEX:
-            effects = self._echo(RESPONSE_BODY_ANSWER, self._restorer.feed(_NOTHING, end=True), end=False)
+        effects: list[Effect] = [*self._answer.rest()] if self._answer is not None else []
         effects.append(_PASS_RESPONSE_TRAILERS)
         self._end_response(effects)
         return effects
@@ -694,7 +662,8 @@ class Session:
     def _end_request(self, effects: list[Effect], cause: Cause) -> None:
         if self._open:
             self._ended = True
-            effects.append(Ended(self._response.outcome(cause)))
+            usage = self._answer.usage if self._answer is not None else None
+            effects.append(Ended(self._response.outcome(cause, usage)))
 
     def _cause_of_close(self, *, clean: bool) -> Cause:
         """What it means that the stream closes before the end of the response was seen.
@@ -736,14 +705,6 @@ class Session:
         self._done = True
         self._end_request(effects, cause)
         return effects
-
-
-def _unchanged(pieces: Sequence[Buffer], data: memoryview) -> bool:
-    """Whether the pieces are exactly the data: told by the memory they lie in, not byte by byte."""
-    if not pieces:
-        return not data
-    [first, *rest] = pieces
-    return not rest and isinstance(first, memoryview) and first.obj is data.obj and len(first) == len(data)
 
 
 def _is_length(text: str) -> bool:

@@ -345,6 +345,16 @@ def test_a_buffered_body_for_which_there_is_no_room_does_not_wait_for_a_better_d
     assert play.budget.used == 0
 
 
+def test_a_body_that_may_have_to_be_changed_is_waited_for_at_the_end_of_the_process() -> None:
+    play = Play("buffered/none", surroundings=RULES)
+    play.act("RH POST -> ask provisional\ndecide a -> RH a")
+    assert play.session.carries_body
+    play.act("RB*(64) -> ask")
+    assert play.session.carries_body
+    play.act("decide a -> RB=(67)")
+    assert not play.session.carries_body
+
+
 def test_what_is_kept_back_of_an_answer_is_not_lost_by_an_early_end() -> None:
     play = Play("buffered/streamed", surroundings=RULES)
     play.act(f"{BUFFERED_REQUEST}\nSH 200 {JSON} -> SH")
