@@ -10,6 +10,7 @@ from picker.extproc.messages import (
     RESPONSE_BODY_ANSWER,
     RESPONSE_BODY_CONTINUE,
     body_replaced,
+    streamed,
     streamed_chunks,
 )
 from picker.extproc.modes import DUPLEX, comes_in_pieces, is_buffered
@@ -70,8 +71,11 @@ class AnswerBody:
             self._reader.feed(data)
         if self._mode != DUPLEX:
             return [_PASS if self._restorer is None else self._replaced(self._restorer, data, end=end)]
-        chunk = [data] if self._restorer is None else self._restorer.feed(data, end=end)
-        return self._streamed(chunk, end=end)
+        if self._restorer is not None:
+            return self._streamed(self._restorer.feed(data, end=end), end=end)
+        if 0 < len(data) <= self._chunk_limit:  # every token of every answer comes this way
+            return [Send(streamed(RESPONSE_BODY_ANSWER, data, end_of_stream=end))]
+        return self._streamed((data,), end=end)
 
     def rest(self) -> list[Send]:
         """Give out, before trailers, what was kept back.

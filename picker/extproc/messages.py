@@ -149,7 +149,7 @@ def streamed(tag: int, *segments: Buffer, end_of_stream: bool) -> tuple[Buffer, 
 
     ``tag``: a ``*_BODY_ANSWER``.
     """
-    size = sum(map(len, segments))
+    size = len(segments[0]) if len(segments) == 1 else sum(map(len, segments))
     if not end_of_stream:
         return (_streamed_prefix(tag, size, 0), *segments)
     if size:

@@ -71,7 +71,7 @@ from picker.extproc.modes import (
 )
 from picker.extproc.response import ResponseRecord
 from picker.extproc.rewriting import model_restorer, splice_model
-from picker.inference.reading import NO_MODEL, needs_body, read_body, read_headers
+from picker.inference.reading import NO_MODEL, follow_model, needs_body, read_body, read_headers
 from picker.inference.surfaces import EVERY_SURFACE, UNCLAIMED, surface_named
 from picker.inference.usage import usage_reader
 from picker.routing.decision import Cause, Refusal, Visibility
@@ -110,7 +110,7 @@ class SessionOptions:
     ``echo_served``: tell the client who served it, as conformance tests of gateways want it.
     """
 
-    max_body: int = 64 << 20
+    max_body: int = 32 << 20
     strict_bodies: bool = False
     chunk_limit: int = 1 << 20
     surfaces: Surfaces = EVERY_SURFACE
@@ -123,8 +123,8 @@ class Surroundings:
     """What a session calls, where it is given; neither may raise.
 
     ``resolve`` is called once per request, when all of it is known that will be and before it is decided
-    about. It may set ``Question.model``, the name the endpoint shall be asked for (with
-    ``multiplexed_model_id``, if that follows from it), and ``Question.priority``.
+    about. It may set ``Question.model``, the name the endpoint shall be asked for, and
+    ``Question.priority``.
     ``new_request_id`` makes the ``x-request-id`` of a request that comes without.
     """
 
@@ -480,6 +480,7 @@ class Session:
         if body is not None and (incoming or nameless):
             self._splice = splice_model(body, question.model, complete=complete, nameless=nameless)
             if self._splice is not None:
+                follow_model(question)
                 question.unreadable = "" if nameless else question.unreadable
                 return []
         question.model = incoming
@@ -631,7 +632,8 @@ class Session:
         response.begun = True
         if self._answer is None:
             self._answer = AnswerBody(self._response_mode, self._options.chunk_limit, {})
-        effects: list[Effect] = [*self._answer.pass_on(data, end=end)]
+        effects: list[Effect] = []
+        effects += self._answer.pass_on(data, end=end)
         if data and not response.body_seen:
             good = response.first_chunk(data)
             if good and self._open and comes_in_pieces(self._response_mode):

@@ -193,9 +193,7 @@ def _read_members(question: Question, surface: Surface, document: Mapping[str, A
         question.unreadable = f"the model's name is longer than {LONGEST_NAME} characters"
     else:
         question.model = model
-        # Serve LLM makes a multiplexed request of "base:adapter" and, on purpose, of nothing else.
-        if ":" in model and not question.multiplexed_model_id:
-            question.multiplexed_model_id = model
+        follow_model(question)
 
 
 def _is_text(name: str) -> bool:
@@ -204,6 +202,13 @@ def _is_text(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def follow_model(question: Question) -> None:
+    """Bring in step what follows from ``question.model``, when it was read and when it was replaced."""
+    # Serve LLM makes a multiplexed request of "base:adapter" and, on purpose, of nothing else.
+    if not _named(question.headers, _MULTIPLEXED):
+        question.multiplexed_model_id = question.model if ":" in question.model else ""
 
 
 def _output_limit(document: Mapping[str, Any], names: tuple[str, ...]) -> int | None:

@@ -18,6 +18,7 @@ from tests.extproc.gateway import ANSWER, BODY, CHAT, Mark, Play, message, resol
 
 if TYPE_CHECKING:
     from picker.extproc.effects import Effect
+    from picker.inference.question import Question
 
 RULES = Surroundings(resolve=resolve)
 PICKED = Decision(("10.0.0.1:8000",), Mark())
@@ -283,6 +284,24 @@ def test_the_question_tells_both_names() -> None:
     play.act("RH POST ->\nRB*(64) -> ask")
     [ask] = play.asked
     assert (ask.question.model, ask.question.incoming_model) == ("llama-v2", "llama")
+
+
+@pytest.mark.parametrize(
+    ("headers", "multiplexed"),
+    [({}, "base:two"), ({"serve_multiplexed_model_id": "said"}, "said")],
+)
+def test_the_adapter_follows_the_model(headers: dict[str, str], multiplexed: str) -> None:
+    def rule(question: Question) -> None:
+        question.model = "base:two"
+
+    session = Session(SessionOptions(), BodyBudget(1000), Surroundings(resolve=rule))
+    session.receive(
+        message("request_headers", headers={":method": "POST", ":path": CHAT, **headers}, modes="duplex/none")
+    )
+    body = b'{"model":"base:one","messages":["hello"]}'
+    [ask] = session.receive(message("request_body", body=body, end=True))
+    assert isinstance(ask, Ask)
+    assert ask.question.multiplexed_model_id == multiplexed
 
 
 @pytest.mark.parametrize("modes", ["streamed/none", "none/none"])
