@@ -177,8 +177,9 @@ class Settings(BaseModel):
     drain_timeout: Seconds = Field(300.0, description="then waiting for running requests", examples=["300s"])
     watchdog: Seconds = Field(10.0, description="a hang so long ends the process; 0: off", examples=["10s"])
 
+    # No more than the gateway of docs/envoy.yaml buffers: what is longer passes by, and is not refused there.
     max_body: PositiveBytes = Field(
-        ByteSize(64 * 2**20), description="body bytes held per request", examples=["64MiB"]
+        ByteSize(32 * 2**20), description="body bytes held per request", examples=["32MiB"]
     )
     max_buffered: PositiveBytes = Field(
         ByteSize(512 * 2**20), description="body bytes held in all", examples=["512MiB"]

@@ -93,7 +93,8 @@ class Listener:
 
     Port 0 takes a free one (see ``Envoy.address``). ``ext_proc`` belongs to the balancer "picker" and
     to no other. ``retries`` counts those after a connection failure; the balancer is asked again, the
-    picker is not. ``served_by`` names a response header that tells which endpoint answered.
+    picker is not. ``served_by`` names a response header that tells which endpoint answered. ``http2``:
+    the endpoints speak HTTP/2 without TLS, as gRPC servers do.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Listener:
     port: int = 0
     retries: int = 0
     served_by: str = ""
+    http2: bool = False
 
     def __post_init__(self) -> None:
         if (self.balancer == "picker") != (self.ext_proc is not None):
@@ -370,7 +372,10 @@ def _pool(listener: Listener) -> Json:
         "load_assignment": _assignment(_pool_name(listener.name), listener.endpoints),
         **_unlimited(),
         # Ray Serve's proxies speak HTTP/1.1 only.
-        **_protocol("http_protocol_options", idle_seconds=POOL_IDLE_SECONDS),
+        **_protocol(
+            "http2_protocol_options" if listener.http2 else "http_protocol_options",
+            idle_seconds=POOL_IDLE_SECONDS,
+        ),
     }
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from bench.rig.envoy import Mode
 
-pytestmark = pytest.mark.envoy
+pytestmark = [pytest.mark.envoy, pytest.mark.sequence("through Envoy")]
 
 CHAT = "/v1/chat/completions"
 RULES = """
