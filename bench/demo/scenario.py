@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 PROXIES = 3
 SLOTS = 8
 """Requests that a replica takes at once (``max_ongoing_requests``); one replica a proxy."""
-QUEUE = 8
+QUEUE = 16
 """Requests that a proxy lets wait (``max_queued_requests``); it refuses those beyond."""
 
 BUSY_PROXY = 1
-BATCH_CLIENTS = PROXIES * SLOTS + 2 * QUEUE
+BATCH_CLIENTS = PROXIES * SLOTS + QUEUE + 8
 """Enough to take every slot that is free, fill the queue of the one proxy they talk to, and be refused."""
-BATCH_SECONDS = 1.0
+BATCH_SECONDS = 0.7
 BATCH_PAUSE = 0.25
 """Seconds a refused batch client waits, on average."""
 
@@ -114,9 +114,9 @@ def description(backend: str, seconds: float, seed: int) -> str:
     return (
         f"{servers}; each proxy queues {QUEUE} requests at most and refuses more with 503. "
         f"A batch job of {BATCH_CLIENTS} clients talks straight to proxy {BUSY_PROXY + 1} and takes what it "
-        f"can get there: that proxy's queue is full most of the time. Through Envoy come {RATE:g} "
-        f"interactive requests a second, short, long and streamed; they need {share:.0%} of the slots, and the other "
-        f"proxies have room for all of them. Each balancer gets the same requests at the same times for "
-        f"{seconds:g} s (seed {seed}), then all once more in reverse order. A failed request counts as "
-        f"infinitely late."
+        f"can get there: every slot that is free, and that proxy's queue up to its bound. Through Envoy come "
+        f"{RATE:g} interactive requests a second, short, long and streamed; they need {share:.0%} of the "
+        f"slots, and the other proxies have room in their queues for all of them. Each balancer gets the "
+        f"same requests at the same times for {seconds:g} s (seed {seed}), then all once more in reverse "
+        f"order. A failed request counts as infinitely late."
     )
