@@ -92,10 +92,12 @@ def adopt_orphans() -> None:
 
 
 def reap() -> None:
-    """Take the exit codes of all children that have ended: until then they stay in the process table."""
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG) != (0, 0):
-            pass
+    """Take the exit codes of all children, killed before this: else they stay in the process table."""
+    deadline = time.monotonic() + GONE_SECONDS
+    with suppress(ChildProcessError):  # there is none left
+        while time.monotonic() < deadline:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(POLL_SECONDS)
 
 
 def kill_session(session: int, sparing: int | None = None) -> None:
