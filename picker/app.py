@@ -30,7 +30,7 @@ from scorer.fleet import Fleet
 from scorer.profile import built_in_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
     from typing import Self
 
     from picker.endpoints.endpoint import Endpoint, Source
@@ -101,14 +101,20 @@ class App:
         stop = _stop_signal(self._loop, drain)
         async with contextlib.AsyncExitStack() as stack:
             tasks = await stack.enter_async_context(_Background())
-            first = await self._first_set()
+            sets = self._source().sets()
+            first = await self._first_set(sets)
 
             async def follow_membership() -> None:
-                async for endpoints in self._source().sets():
-                    roster.apply(endpoints)
+                nonlocal sets
+                try:
+                    async for endpoints in sets:
+                        roster.apply(endpoints)
+                finally:
+                    await sets.aclose()
+                    sets = self._source().sets()  # what it begins with, should it be started again
 
             try:
-                port = await transport.start()
+                port = transport.bind()
                 stack.push_async_callback(transport.stop, 0)
                 await health_server.start()
                 stack.push_async_callback(health_server.stop)
@@ -117,6 +123,8 @@ class App:
             except (ServingError, HttpError) as error:
                 raise StartError(str(error)) from None
             roster.apply(first)
+            # Only now: a gateway whose picker was restarted is back within milliseconds.
+            await transport.start()
             tasks.keep_running("membership", follow_membership)
             tasks.keep_running("scraping", scraper.run)
             tasks.keep_running("expiry", self._expire)
@@ -173,14 +181,12 @@ class App:
             return FileSource(settings.endpoints_file, metrics_target_port=settings.metrics_target_port)
         return FixedSource(settings.endpoints or (), metrics_target_port=settings.metrics_target_port)
 
-    async def _first_set(self) -> tuple[Endpoint, ...]:
-        sets = self._source().sets()
+    async def _first_set(self, sets: AsyncGenerator[tuple[Endpoint, ...], None]) -> tuple[Endpoint, ...]:
         try:
             return await anext(sets)
         except EndpointsError as error:
-            raise StartError(str(error)) from None
-        finally:
-            await sets.aclose()
+            named = "endpoints" if self._settings.endpoints_file is None else "endpoints_file"
+            raise StartError(f"{variable(named)}: {error}") from None
 
     async def _expire(self) -> None:
         while True:

@@ -7,12 +7,13 @@ import os
 import signal
 from collections import Counter
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 
 from bench.rig.picker import Picker
 from tests.envoy.conftest import gateway, internal_errors, write_members
+from tests.support.upstream import Page
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -326,7 +327,7 @@ async def test_an_empty_pool_is_told_with_a_reason_until_it_is_filled_again(
 @both_modes
 async def test_hostile_metrics_pages_touch_no_request(mode: Mode) -> None:
     async with gateway(mode, servers=4) as gate:
-        for server, page in zip(gate.servers, ("hanging", "endless", "broken", "missing"), strict=True):
+        for server, page in zip(gate.servers, get_args(Page), strict=True):
             server.page = page
 
         async def asked() -> bool:

@@ -331,6 +331,28 @@ def _accept(stream: Stream) -> Recorder:
     return Recorder(stream)
 
 
+async def test_a_bound_port_lets_clients_wait_until_it_is_served() -> None:
+    options = TransportOptions(Address("127.0.0.1", 0, "PICKER_GRPC_PORT"), message_limit(MIB))
+    handlers: list[Echo] = []
+
+    def accept(stream: Stream) -> Echo:
+        handlers.append(Echo(stream))
+        return handlers[-1]
+
+    transport = GrpcioTransport(accept, Health(), options)
+    port = transport.bind()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.stream_stream(METHOD)(timeout=PATIENCE)
+        early = asyncio.create_task(call.write(b"early"))
+        await asyncio.wait([early], timeout=0.1)
+        assert not handlers
+        assert await transport.start() == port
+        await early
+        assert await call.read() == b"early"
+        call.cancel()
+    await transport.stop(0)
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])
 async def test_a_taken_port_is_one_line_that_names_the_setting(host: str) -> None:
     async with serving() as served:
