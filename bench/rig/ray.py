@@ -48,6 +48,8 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # A page is otherwise up to ten seconds old; one second is the least Ray takes.
     "RAY_metrics_report_interval_ms": "1000",
+    # How long a request for an adapter waits for a replica that has it before it takes any other.
+    "RAY_SERVE_MULTIPLEXED_MODEL_ID_MATCHING_TIMEOUT_S": "10",
     # What keeps Ray at 127.0.0.1 on Linux too, despite the name: otherwise it takes the machine's address.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
