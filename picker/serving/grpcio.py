@@ -33,6 +33,11 @@ _RESET_DELAY = 0.005
 """Seconds to wait for the second of the two signs of a reset. Another thread brings them, so that on a
 busy machine it may still be late; hence handlers do not rely on ``clean`` alone."""
 
+_LEAST_BODY = 64 << 20
+"""Bytes of body that a message may have in any case. How large one is the gateway's buffers decide: those
+for chunks of a streamed body or an answer have nothing to do with what we hold, and refusing a message
+fails its request."""
+
 _MESSAGE_SLACK = 1 << 20
 """Room in a message beside its body: headers (Envoy's limit is 60 KiB by default), attributes, metadata."""
 
@@ -71,7 +76,7 @@ class TransportOptions:
 
 def message_limit(max_body: int) -> int:
     """The message size that lets a body of ``max_body`` bytes in; in BUFFERED mode it is one message."""
-    return min(max_body + _MESSAGE_SLACK, _INT32_MAX)
+    return min(max(max_body, _LEAST_BODY) + _MESSAGE_SLACK, _INT32_MAX)
 
 
 class GrpcioTransport:

@@ -41,7 +41,7 @@ async def test_answers_and_finishes_after_half_close() -> None:
 
 async def test_large_messages_pass_whole() -> None:
     body = bytes(range(256)) * (20 * MIB // 256)
-    async with serving(Echo, max_body=20 * MIB) as served:
+    async with serving(Echo) as served:
         call = served.call()
         for _ in range(2):
             await call.write(body)
@@ -60,11 +60,11 @@ async def test_segments_are_one_message(served: Served) -> None:
 
 
 async def test_a_message_above_the_limit_ends_only_its_stream() -> None:
-    async with serving(Echo, max_body=MIB) as served:
+    async with serving(Echo, max_message=MIB) as served:
         call = served.call()
         await call.write(b"headers")
         assert await call.read() == b"headers"
-        await call.write(bytes(message_limit(MIB) + 1))
+        await call.write(bytes(MIB + 1))
         assert await call.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert await over(served.handlers[0]) == [False]
         other = served.call()
