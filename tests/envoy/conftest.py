@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bench.rig.envoy import Mode
+    from tests.support.upstream import Page
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ async def gateway(
     tls: bool = False,
     failure_mode_allow: bool = False,
     members: Path | None = None,
+    page: Page = "missing",
     **env: str,
 ) -> AsyncIterator[Gateway]:
     """Everything up; ``env`` are further settings of the picker, without their prefix, in lower case.
@@ -84,7 +86,7 @@ async def gateway(
     a list.
     """
     async with AsyncExitStack() as stack:
-        pool = await stack.enter_async_context(upstreams(servers))
+        pool = await stack.enter_async_context(upstreams(servers, page))
         addresses = [server.address for server in pool]
         settings = {f"PICKER_{name.upper()}": value for name, value in env.items()}
         if members is None:

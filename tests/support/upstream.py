@@ -28,7 +28,8 @@ def lines(count: int) -> bytes:
     return b"".join(line(number) for number in range(count))
 
 
-Page = Literal["missing", "broken", "hanging", "endless"]
+Page = Literal["missing", "idle", "broken", "hanging", "endless"]
+IDLE = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
 
 
 @dataclass
@@ -118,6 +119,8 @@ class Upstream:
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         if self.page == "missing":
             return web.Response(status=404)
+        if self.page == "idle":
+            return web.Response(text=IDLE)
         if self.page == "broken":
             return web.Response(status=500, text="no page")
         with suppress(ConnectionError):
@@ -132,9 +135,9 @@ class Upstream:
 
 
 @asynccontextmanager
-async def upstreams(count: int) -> AsyncIterator[list[Upstream]]:
+async def upstreams(count: int, page: Page = "missing") -> AsyncIterator[list[Upstream]]:
     """``count`` upstreams on free ports of 127.0.0.1."""
-    servers = [Upstream() for _ in range(count)]
+    servers = [Upstream(page=page) for _ in range(count)]
     try:
         for server in servers:
             await server.start()
