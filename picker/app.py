@@ -152,8 +152,8 @@ class App:
     def _roster(self, scraper: Scraper) -> Roster:
         def removed(slot: Slot, _endpoint: Endpoint) -> None:
             scraper.forget(slot)
-            self._router.endpoint_gone(slot)
 
+        # Routing takes note of a whole change at its next question or tick, once and not per endpoint.
         return Roster(self._fleet, on_added=scraper.watch, on_removed=removed, on_changed=scraper.watch)
 
     def _transport(self) -> GrpcioTransport:
