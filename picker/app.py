@@ -9,8 +9,9 @@ import random
 import signal
 import uuid
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from picker.background import Background, Feed
 from picker.endpoints.file import EndpointsError, FileSource
 from picker.endpoints.fixed import FixedSource
 from picker.endpoints.roster import Roster
@@ -35,24 +36,19 @@ from scorer.fleet import Fleet
 from scorer.profile import built_in_profile
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
-    from pathlib import Path
-    from typing import Self
+    from collections.abc import Callable
 
     from picker.endpoints.endpoint import Endpoint, Source
+    from picker.objects.rules import ObjectSet
     from picker.settings import Settings
     from scorer.fleet import Slot
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 FIRST_SCRAPES = 1.0
 """Seconds the start waits for one scrape attempt of every endpoint; without pages it is ready too."""
 TICK = 0.5
 """Seconds between two looks of routing at what expires; nothing that it decides hangs on them."""
-RESTART_AFTER = 1.0
-"""Seconds until a background task that failed is started again."""
 
 
 class StartError(Exception):
@@ -100,39 +96,21 @@ class App:
         """Start everything, serve, drain, stop."""
         settings = self._settings
         scraper = self._scraper()
-        roster = self._roster(scraper)
+        feeds = self._feeds(scraper)
         transport = self._transport()
-        health_server = HealthServer(self._health, self._address("health_port"))
-        metrics_server = MetricsServer(
-            settings.bind, settings.metrics_port, self._metrics, ready=lambda: self._health.serving
-        )
         drain = Drain(self._health, transport, delay=settings.drain_delay, timeout=settings.drain_timeout)
         stop = _stop_signal(self._loop, drain)
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(Watchdog(self._loop, settings.watchdog))
-            tasks = await stack.enter_async_context(_Background())
-            first = await _first(self._source().sets())
-            objects_file = settings.objects_file
-            if objects_file is not None:
-                self._objects.replace(await _first(follow_objects(objects_file)))
-
-            async def follow_membership() -> None:
-                async for endpoints in self._source().sets():
-                    roster.apply(endpoints)
-
-            try:
-                port = await transport.start()
-                stack.push_async_callback(transport.stop, 0)
-                await health_server.start()
-                stack.push_async_callback(health_server.stop)
-                await metrics_server.start()
-                stack.push_async_callback(metrics_server.stop)
-            except (ServingError, HttpError) as error:
-                raise StartError(str(error)) from None
-            roster.apply(first)
-            tasks.keep_running("membership", follow_membership)
-            if objects_file is not None:
-                tasks.keep_running("objects", partial(self._follow_objects, objects_file))
+            tasks = await stack.enter_async_context(Background())
+            for feed in feeds:
+                await _start(feed)
+            port = await self._open_ports(stack, transport)
+            for feed in feeds:
+                feed.begin()
+                tasks.keep_running(feed.name, feed.follow)
+            # Only now: a gateway whose picker was restarted is back within milliseconds.
+            await transport.start()
             tasks.keep_running("scraping", scraper.run)
             tasks.keep_running("expiry", self._expire)
             await scraper.first_attempts(FIRST_SCRAPES)
@@ -141,6 +119,35 @@ class App:
             await stop.wait()
             log.info("draining", extra={"fields": {"streams": transport.streams_open}})
             await drain.run()
+
+    async def _open_ports(self, stack: contextlib.AsyncExitStack, transport: GrpcioTransport) -> int:
+        """Take every port before anything is said or served; returns ext_proc's. Raises StartError."""
+        settings = self._settings
+        health_server = HealthServer(self._health, self._address("health_port"))
+        metrics_server = MetricsServer(
+            settings.bind, settings.metrics_port, self._metrics, ready=lambda: self._health.serving
+        )
+        try:
+            port = transport.bind()
+            stack.push_async_callback(transport.stop, 0)
+            await health_server.start()
+            stack.push_async_callback(health_server.stop)
+            await metrics_server.start()
+            stack.push_async_callback(metrics_server.stop)
+        except (ServingError, HttpError) as error:
+            raise StartError(str(error)) from None
+        return port
+
+    def _feeds(self, scraper: Scraper) -> list[Feed[Any]]:
+        """What comes from outside and changes while we run, by the setting that names it."""
+        settings = self._settings
+        membership = "endpoints" if settings.endpoints_file is None else "endpoints_file"
+        feeds: list[Feed[Any]] = [Feed(membership, self._source().sets, self._roster(scraper).apply)]
+        if settings.objects_file is not None:
+            feeds.append(
+                Feed("objects_file", partial(follow_objects, settings.objects_file), self._apply_objects)
+            )
+        return feeds
 
     def _scraper(self) -> Scraper:
         settings = self._settings
@@ -159,8 +166,8 @@ class App:
     def _roster(self, scraper: Scraper) -> Roster:
         def removed(slot: Slot, _endpoint: Endpoint) -> None:
             scraper.forget(slot)
-            self._router.endpoint_gone(slot)
 
+        # Routing takes note of a whole change at its next question or tick, once and not per endpoint.
         return Roster(self._fleet, on_added=scraper.watch, on_removed=removed, on_changed=scraper.watch)
 
     def _transport(self) -> GrpcioTransport:
@@ -196,11 +203,10 @@ class App:
             return FileSource(settings.endpoints_file, metrics_target_port=settings.metrics_target_port)
         return FixedSource(settings.endpoints or (), metrics_target_port=settings.metrics_target_port)
 
-    async def _follow_objects(self, file: Path) -> None:
-        async for objects in follow_objects(file):
-            self._objects.replace(objects)
-            counts = {"rewrites": len(objects.rewrites), "objectives": len(objects.objectives)}
-            log.info("objects in force", extra={"fields": counts})
+    def _apply_objects(self, objects: ObjectSet) -> None:
+        self._objects.replace(objects)
+        counts = {"rewrites": len(objects.rewrites), "objectives": len(objects.objectives)}
+        log.info("objects in force", extra={"fields": counts})
 
     async def _expire(self) -> None:
         while True:
@@ -208,14 +214,12 @@ class App:
             self._router.tick(self._loop.time())
 
 
-async def _first(values: AsyncGenerator[T, None]) -> T:
-    """What there is to start with. Raises StartError."""
+async def _start(feed: Feed[Any]) -> None:
+    """Have what there is to start with. Raises StartError."""
     try:
-        return await anext(values)
+        await feed.fetch_first()
     except (EndpointsError, ObjectsError) as error:
-        raise StartError(str(error)) from None
-    finally:
-        await values.aclose()
+        raise StartError(f"{variable(feed.name)}: {error}") from None
 
 
 def _stop_signal(loop: asyncio.AbstractEventLoop, drain: Drain) -> asyncio.Event:
@@ -230,32 +234,3 @@ def _stop_signal(loop: asyncio.AbstractEventLoop, drain: Drain) -> asyncio.Event
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     return stop
-
-
-class _Background:
-    """Tasks that run as long as the process: one that fails is logged and started again."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_exc: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def keep_running(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Run ``work`` until the end of the process."""
-        self._tasks.add(asyncio.create_task(self._run(name, work), name=name))
-
-    async def _run(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            try:
-                await work()
-            except Exception:
-                log.exception(
-                    "a background task failed and is started again", extra={"fields": {"task": name}}
-                )
-            await asyncio.sleep(RESTART_AFTER)

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 PROXIES = 3
 SLOTS = 8
 """Requests that a replica takes at once (``max_ongoing_requests``); one replica a proxy."""
-QUEUE = 8
+QUEUE = 16
 """Requests that a proxy lets wait (``max_queued_requests``); it refuses those beyond."""
 
 BUSY_PROXY = 1
-BATCH_CLIENTS = PROXIES * SLOTS + 2 * QUEUE
-"""Enough to take every slot that is free, fill the queue of the one proxy they talk to, and be refused."""
-BATCH_SECONDS = 1.0
+BATCH_CLIENTS = SLOTS + QUEUE + 8
+"""Enough to fill the slots of the one replica that has their adapter, to fill a queue, and to be refused."""
+BATCH_SECONDS = 0.7
 BATCH_PAUSE = 0.25
 """Seconds a refused batch client waits, on average."""
 
@@ -35,6 +35,10 @@ IN_TIME = 1.0
 """Seconds within which an answer is of use to whoever waits for it."""
 
 CHAT = "/v1/chat/completions"
+ADAPTER_HEADER = "serve-multiplexed-model-id"
+# Those of bench.rig.rayapp, which cannot be imported without Ray.
+CHAT_ADAPTER = "chat"
+BATCH_ADAPTER = "batch"
 
 
 def interactive(seconds: float, seed: int) -> list[Request]:
@@ -51,7 +55,8 @@ def _request(at: float, rng: random.Random) -> Request:
         work = {"sleep": rng.uniform(0.3, 0.5)}
     else:
         work = {"stream": True, "sleep": 0.1, "chunks": rng.randint(3, 6), "interval": 0.05}
-    return Request(at=at, path=CHAT, body=chat(f"{kind} {rng.getrandbits(64):x}", **work), kind=kind)
+    body = chat(f"{kind} {rng.getrandbits(64):x}", **work)
+    return Request(at=at, path=CHAT, body=body, headers={ADAPTER_HEADER: CHAT_ADAPTER}, kind=kind)
 
 
 def chat(prompt: str, **work: float) -> bytes:
@@ -86,7 +91,7 @@ class BatchJob:
     async def _client(self, number: int) -> None:
         rng = random.Random(number)
         body = chat("batch", sleep=BATCH_SECONDS)
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", ADAPTER_HEADER: BATCH_ADAPTER}
         # Not all at once at the start, or they would end together ever after.
         await asyncio.sleep(rng.uniform(0, BATCH_SECONDS))
         while True:
@@ -106,17 +111,18 @@ def description(backend: str, seconds: float, seed: int) -> str:
     """Say what is compared, for the head of the output."""
     slots = PROXIES * SLOTS
     share = RATE * MEAN_SECONDS / slots
-    servers = (
-        f"One RayCluster with {PROXIES} Serve proxies and {slots} request slots behind all of them"
-        if backend == "ray"
-        else f"{PROXIES} simulated servers with {SLOTS} request slots each"
-    )
+    if backend == "ray":
+        servers = f"One RayCluster: {PROXIES} nodes, each with a Serve proxy and a replica of {SLOTS} slots"
+        batch = "all want an adapter that only one replica has loaded: its slots are taken"
+    else:
+        servers = f"{PROXIES} simulated servers with {SLOTS} slots each"
+        batch = "take that server's slots"
     return (
         f"{servers}; each proxy queues {QUEUE} requests at most and refuses more with 503. "
-        f"A batch job of {BATCH_CLIENTS} clients talks straight to proxy {BUSY_PROXY + 1} and takes what it "
-        f"can get there: that proxy's queue is full most of the time. Through Envoy come {RATE:g} "
-        f"interactive requests a second, short, long and streamed; they need {share:.0%} of the slots, and the other "
-        f"proxies have room for all of them. Each balancer gets the same requests at the same times for "
+        f"A batch job of {BATCH_CLIENTS} clients talks straight to proxy {BUSY_PROXY + 1}, past Envoy; they "
+        f"{batch} and the queue of proxy {BUSY_PROXY + 1} is full most of the time. Through Envoy come "
+        f"{RATE:g} chat requests a second, short, long and streamed; they need {share:.0%} of all slots, and "
+        f"{1 - SLOTS / slots:.0%} are free. Each balancer gets the same requests at the same times for "
         f"{seconds:g} s (seed {seed}), then all once more in reverse order. A failed request counts as "
         f"infinitely late."
     )

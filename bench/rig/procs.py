@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 PROC = Path("/proc")
 LISTENING = "0A"
+PR_SET_CHILD_SUBREAPER = 36
 GONE_SECONDS = 10.0
 POLL_SECONDS = 0.02
 
@@ -80,6 +82,22 @@ def kill(pids: list[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, so that this process can reap it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def reap() -> None:
+    """Take the exit codes of all children, killed before this: else they stay in the process table."""
+    deadline = time.monotonic() + GONE_SECONDS
+    with suppress(ChildProcessError):  # there is none left
+        while time.monotonic() < deadline:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(POLL_SECONDS)
 
 
 def kill_session(session: int, sparing: int | None = None) -> None:

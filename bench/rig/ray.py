@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 START_SECONDS = 180.0
 COMMAND_SECONDS = 120.0
+END_SECONDS = 10.0
 LOG_TAIL_LINES = 15
 ROOT = Path(__file__).resolve().parents[2]
 LOOPBACK_PATCH = ROOT / "bench/rig/loopback"
@@ -47,6 +48,8 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # A page is otherwise up to ten seconds old; one second is the least Ray takes.
     "RAY_metrics_report_interval_ms": "1000",
+    # How long a request for an adapter waits for a replica that has it before it takes any other.
+    "RAY_SERVE_MULTIPLEXED_MODEL_ID_MATCHING_TIMEOUT_S": "10",
     # What keeps Ray at 127.0.0.1 on Linux too, despite the name: otherwise it takes the machine's address.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
@@ -140,14 +143,19 @@ class RayCluster:
         await self.close()
 
     async def close(self) -> None:
-        """Kill everything at once and remove the cluster's files. Idempotent."""
-        if self._driver is not None:
+        """Kill everything and remove the cluster's files. Idempotent."""
+        driver, self._driver = self._driver, None
+        if driver is not None:
             with suppress(ProcessLookupError):
-                self._driver.kill()
-            # In this thread: it takes milliseconds, and nothing may come between.
-            procs.kill_session(self._driver.pid)
-            await self._driver.wait()
-            self._driver = None
+                driver.terminate()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_SECONDS):
+                    await driver.wait()
+            with suppress(ProcessLookupError):
+                driver.kill()
+            # If it died or hung; in this thread, since it takes milliseconds and nothing may come between.
+            procs.kill_session(driver.pid)
+            await driver.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     async def kill_proxy(self, node: int) -> None:

@@ -21,6 +21,12 @@ NODE_VARIABLE = "BENCH_RAY_NODE"
 """Says in every process of a node which node of the rig it belongs to."""
 
 
+ADAPTERS_PER_REPLICA = 3
+ADAPTER_LOAD_SECONDS = 0.2
+CHAT_ADAPTER = "chat"
+BATCH_ADAPTER = "batch"
+BATCH_NODE = 1
+
 api = FastAPI()
 
 
@@ -47,6 +53,18 @@ def event(content: dict[str, Any]) -> bytes:
     return b"data: %b\n\n" % orjson.dumps(content)
 
 
+def preloaded(node: int) -> tuple[str, ...]:
+    """The adapters (as of LoRA) that a node's replica has from the start.
+
+    Serve sends a request for an adapter to the replicas that have it, and if those are full to the ones
+    with the fewest adapters; others come last. So the batch job's requests wait for the one replica that
+    has theirs, however idle the others are, and those keep their slots for chat.
+    """
+    if node == BATCH_NODE:
+        return (BATCH_ADAPTER,)
+    return (CHAT_ADAPTER, *(f"spare-{number}" for number in range(1, ADAPTERS_PER_REPLICA)))
+
+
 def fail_if_asked(status: int | None) -> None:
     """Answer with the status the client asked for."""
     if status is not None:
@@ -58,11 +76,17 @@ def fail_if_asked(status: int | None) -> None:
 class ModelServer:
     """One replica; the header ``x-fail-status: 500`` asks it to answer with that status."""
 
-    def __init__(self) -> None:
-        self.worker = {
-            "node": int(os.environ[NODE_VARIABLE]),
-            "replica": serve.get_replica_context().replica_id.unique_id,
-        }
+    async def __init__(self) -> None:  # type: ignore[misc]  # Serve awaits it
+        node = int(os.environ[NODE_VARIABLE])
+        self.worker = {"node": node, "replica": serve.get_replica_context().replica_id.unique_id}
+        for adapter in preloaded(node):
+            await self.load_adapter(adapter)
+
+    @serve.multiplexed(max_num_models_per_replica=ADAPTERS_PER_REPLICA)  # type: ignore[untyped-decorator]
+    async def load_adapter(self, adapter: str) -> str:
+        """Load an adapter; Serve drops the one longest unused when there are too many."""
+        await asyncio.sleep(ADAPTER_LOAD_SECONDS)
+        return adapter
 
     @api.get("/hello")
     async def hello(self, x_fail_status: FailStatus = None) -> dict[str, Any]:
@@ -74,6 +98,8 @@ class ModelServer:
     async def chat(self, request: ChatRequest, x_fail_status: FailStatus = None) -> Response:
         """Answer as a model would, in one piece or as server-sent events."""
         fail_if_asked(x_fail_status)
+        if adapter := serve.get_multiplexed_model_id():
+            await self.load_adapter(adapter)
         if request.stream:
             return StreamingResponse(self.events(request), media_type="text/event-stream")
         await asyncio.sleep(request.sleep)

@@ -1,8 +1,8 @@
 """The process that runs a local Ray cluster for ``bench.rig.ray``: start it by that, not by hand.
 
 It takes one line of text a command on standard input and gives one line of JSON an answer on standard
-output. At the end of its input it kills every process of its session, itself last: nothing in a rig is
-worth an orderly end, and Ray's own takes six seconds.
+output. At the end of its input, or at SIGTERM, it kills every process of its session, itself last:
+nothing in a rig is worth an orderly end, and Ray's own takes six seconds.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import sys
 import time
 import traceback
@@ -210,6 +211,8 @@ def run(answer: Callable[[dict[str, Any]], None]) -> None:
 
 def main() -> None:
     """Run, and leave nothing behind."""
+    parent = os.getppid()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     answers = own_output()
 
     def answer(content: dict[str, Any]) -> None:
@@ -221,11 +224,16 @@ def main() -> None:
         answer({"ok": False, "error": str(error)})
     except BrokenPipeError:
         pass  # whoever asked is gone
-    except Exception:  # noqa: BLE001 - the log gets it; the process ends below, whatever it was
+    except Exception as error:  # noqa: BLE001 - told, and logged; the process ends below, whatever it was
         traceback.print_exc()
+        answer({"ok": False, "error": f"Ray did not start: {type(error).__name__}: {error}"})
     finally:
+        # Only now: until here Ray's workers tell by their parent whether their raylet is alive.
+        procs.adopt_orphans()
         procs.kill_session(os.getsid(0), sparing=os.getpid())
-        shutil.rmtree(Plan(**orjson.loads(sys.argv[1])).directory, ignore_errors=True)
+        procs.reap()
+        if os.getppid() != parent:  # which otherwise reads the log and removes it itself
+            shutil.rmtree(Plan(**orjson.loads(sys.argv[1])).directory, ignore_errors=True)
         os._exit(0)
 
 

@@ -56,7 +56,7 @@ class FixedSource:
         try:
             members = [parse_host_port(address) for address in self._addresses]
         except AddressError as error:
-            raise EndpointsError(f"endpoints: {error}") from None
+            raise EndpointsError(str(error)) from None
         names = list(dict.fromkeys(member.host for member in members if not parse_ip(member.host)))
         last: tuple[Endpoint, ...] | None = None
         while True:

@@ -86,6 +86,10 @@ class _Target:
     failed_contacts: int = 0
     gone: bool = False
 
+    def told_as(self, **fields: str) -> dict[str, dict[str, str]]:
+        """What a log line about it carries."""
+        return {"fields": {"endpoint": self.endpoint.address, **fields}}
+
 
 class _Job(NamedTuple):
     """``work`` returns after how many seconds from its start it wants to be done again; None is never."""
@@ -234,14 +238,14 @@ class Scraper:
             return interval
         now = self._clock()
         if target.dialect is not dialect or not target.had_page:
-            log.debug("metrics of %s: a %s page", target.endpoint.address, dialect.name)
+            log.debug("metrics page found", extra=target.told_as(dialect=dialect.name))
             target.dialect = dialect
             target.freshness = Freshness(dialect.max_lag)
             self._start_probing(target)
         if target.told:
-            log.info("metrics of %s: there again", target.endpoint.address)
+            log.info("metrics page is there again", extra=target.told_as())
         if target.engine and reading.engine and target.engine != reading.engine:
-            log.info("metrics of %s: the server was restarted", target.endpoint.address)
+            log.info("server was restarted", extra=target.told_as())
         first = not target.had_page
         target.had_page, target.told, target.failures = True, False, 0
         target.engine = reading.engine or target.engine
@@ -290,10 +294,8 @@ class Scraper:
         if not target.told:
             target.told = True
             log.warning(
-                "metrics of %s: none from %s (%s); it is still used, by our own numbers",
-                target.endpoint.address,
-                target.endpoint.metrics_address,
-                reason,
+                "no metrics page; the endpoint is still used, by our own numbers",
+                extra=target.told_as(metrics=target.endpoint.metrics_address, error=reason),
                 exc_info=with_traceback,
             )
 
@@ -325,7 +327,7 @@ class Scraper:
                 if self._note_probe(target, dialect.read_probe(path, answer.status, answer.body)):
                     break
         except FetchError as error:
-            log.debug("probe of %s failed: %s", target.endpoint.address, error)
+            log.debug("probe failed", extra=target.told_as(error=str(error)))
             if self._is_watched(target):
                 self._contact_failed(target)
                 if not self._fleet.reachable[target.slot.row]:
@@ -342,9 +344,8 @@ class Scraper:
         if bool(fleet.draining[slot.row]) != reading.draining:
             fleet.draining[slot.row] = reading.draining
             log.info(
-                "%s %s",
-                target.endpoint.address,
-                "is being drained" if reading.draining else "is drained no more",
+                "endpoint is being drained" if reading.draining else "endpoint is drained no more",
+                extra=target.told_as(),
             )
         return True
 
@@ -356,7 +357,7 @@ class Scraper:
         target.failed_contacts = 0
         if not self._fleet.reachable[target.slot.row]:
             self._fleet.reachable[target.slot.row] = True
-            log.info("%s answers again", target.endpoint.address)
+            log.info("endpoint answers again", extra=target.told_as())
 
     def _contact_failed(self, target: _Target) -> None:
         """Three failures in a row make an endpoint unreachable, two if its page went away, too."""
@@ -365,4 +366,4 @@ class Scraper:
         enough = _FAILED_CONTACTS_WITHOUT_PAGE if page_lost else _FAILED_CONTACTS
         if target.failed_contacts >= enough and self._fleet.reachable[target.slot.row]:
             self._fleet.reachable[target.slot.row] = False
-            log.warning("%s cannot be reached", target.endpoint.address)
+            log.warning("endpoint cannot be reached", extra=target.told_as())

@@ -164,21 +164,15 @@ class Router:
         self._ledger.page_read(slot, page_time)
         self._pressure.page_read(slot, page_time)
 
-    def endpoint_gone(self, slot: Slot) -> None:
-        """The endpoint was removed from the fleet.
-
-        No number can go wrong without this call, since generations tell the next tenant apart; but it
-        frees memory at once, and brings back what may no longer be held out of a smaller pool.
-        """
-        if not self._fleet.holds(slot):
-            self._sync()
-
     def next_deadline(self) -> float | None:
         """When :meth:`tick` has something to do, if no other event comes before."""
         return self._ledger.next_expiry()
 
     def tick(self, now: float) -> None:
-        """Let time pass."""
+        """Let time pass, and take note of what became of the pool.
+
+        No number can go wrong before, since generations tell an endpoint from its row's next tenant.
+        """
         self._sync()
         self._ledger.advance(now)
 

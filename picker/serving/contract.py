@@ -50,8 +50,14 @@ Accept = Callable[[Stream], Handler]
 class Transport(Protocol):
     """A server of the ``Process`` method on one port."""
 
+    def bind(self) -> int:
+        """Take the port, and return it; connections to it wait. Raises ``ServingError`` where it cannot.
+
+        For a process that ends if it cannot serve: what is only bound may keep the port until then.
+        """
+
     async def start(self) -> int:
-        """Listen; returns the bound port. Raises ``ServingError`` where that is impossible."""
+        """Serve, after binding if that was not done yet; returns the bound port. Raises as ``bind``."""
 
     async def stop(self, grace: float) -> None:
         """Send GOAWAY, wait up to ``grace`` seconds for the open streams, reset what is left.

@@ -33,6 +33,11 @@ _RESET_DELAY = 0.005
 """Seconds to wait for the second of the two signs of a reset. Another thread brings them, so that on a
 busy machine it may still be late; hence handlers do not rely on ``clean`` alone."""
 
+_LEAST_BODY = 64 << 20
+"""Bytes of body that a message may have in any case. How large one is the gateway's buffers decide: those
+for chunks of a streamed body or an answer have nothing to do with what we hold, and refusing a message
+fails its request."""
+
 _MESSAGE_SLACK = 1 << 20
 """Room in a message beside its body: headers (Envoy's limit is 60 KiB by default), attributes, metadata."""
 
@@ -71,7 +76,7 @@ class TransportOptions:
 
 def message_limit(max_body: int) -> int:
     """The message size that lets a body of ``max_body`` bytes in; in BUFFERED mode it is one message."""
-    return min(max_body + _MESSAGE_SLACK, _INT32_MAX)
+    return min(max(max_body, _LEAST_BODY) + _MESSAGE_SLACK, _INT32_MAX)
 
 
 class GrpcioTransport:
@@ -82,28 +87,21 @@ class GrpcioTransport:
         self._options = options
         self._health = HealthServicer(health)
         self._server: grpc.aio.Server | None = None
+        self._port = 0
         self._calls: set[_Call] = set()
         self._idle = asyncio.Event()
         self._draining = False
         self._closing: asyncio.Task[None] | None = None
 
+    def bind(self) -> int:
+        """Take the port. See ``contract.Transport``."""
+        self._bound()
+        return self._port
+
     async def start(self) -> int:
-        """Listen; returns the bound port. Raises ``ServingError`` where that is impossible."""
-        options = self._options
-        credentials = None if options.tls is None else server_credentials(CertificateStore(options.tls))
-        server = grpc.aio.server(
-            options=[*_BASE_OPTIONS, ("grpc.max_receive_message_length", options.max_message)]
-        )
-        # No (de)serializers: messages stay bytes.
-        method = grpc.stream_stream_rpc_method_handler(self._process)
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(EXT_PROC_SERVICE, {"Process": method}),)
-        )
-        self._health.register(server)
-        port = bind(server, options.address, credentials)
-        await server.start()
-        self._server = server
-        return port
+        """Serve. See ``contract.Transport``."""
+        await self._bound().start()
+        return self._port
 
     async def stop(self, grace: float) -> None:
         """End as ``contract.Transport.stop`` says."""
@@ -130,6 +128,24 @@ class GrpcioTransport:
     def streams_open(self) -> int:
         """Streams whose handler was not told of their end yet."""
         return len(self._calls)
+
+    def _bound(self) -> grpc.aio.Server:
+        """The server, with its port taken."""
+        if self._server is None:
+            options = self._options
+            credentials = None if options.tls is None else server_credentials(CertificateStore(options.tls))
+            server = grpc.aio.server(
+                options=[*_BASE_OPTIONS, ("grpc.max_receive_message_length", options.max_message)]
+            )
+            # No (de)serializers: messages stay bytes.
+            method = grpc.stream_stream_rpc_method_handler(self._process)
+            server.add_generic_rpc_handlers(
+                (grpc.method_handlers_generic_handler(EXT_PROC_SERVICE, {"Process": method}),)
+            )
+            self._health.register(server)
+            self._port = bind(server, options.address, credentials)
+            self._server = server
+        return self._server
 
     def _reset_all(self) -> None:
         calls = tuple(self._calls)

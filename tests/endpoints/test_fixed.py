@@ -51,7 +51,7 @@ def source(*addresses: str, names: Names) -> FixedSource:
 async def test_an_address_that_is_none_ends_the_start_with_one_line() -> None:
     with pytest.raises(EndpointsError) as caught:
         await anext(FixedSource(["10.0.0.1:80", "10.0.0.2"]).sets())
-    assert str(caught.value) == "endpoints: '10.0.0.2' is not host:port, e.g. 10.0.0.2:8000"
+    assert str(caught.value) == "'10.0.0.2' is not host:port, e.g. 10.0.0.2:8000"
 
 
 async def test_literals_are_taken_as_they_are_and_once() -> None:

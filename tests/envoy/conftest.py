@@ -14,9 +14,11 @@ from tests.support.upstream import Upstream, upstreams
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
+    from pathlib import Path
 
     from bench.rig.envoy import Mode
+    from tests.support.upstream import Page
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +60,43 @@ def internal_errors(series: dict[str, float]) -> float:
     return sum(value for name, value in series.items() if name.startswith("picker_internal_errors_total"))
 
 
+def write_members(file: Path, addresses: Iterable[str]) -> None:
+    """Replace an endpoints file as a careful writer does."""
+    pairs = [address.rpartition(":") for address in addresses]
+    entries = "".join(f"\n- {{address: {host}, port: {port}}}" for host, _, port in pairs)
+    new = file.with_suffix(".new")
+    new.write_text(f"endpoints:{entries or ' []'}\n")
+    new.replace(file)
+
+
 @asynccontextmanager
 async def gateway(
-    mode: Mode, *, servers: int = 2, tls: bool = False, failure_mode_allow: bool = False, **env: str
+    mode: Mode,
+    *,
+    servers: int = 2,
+    tls: bool = False,
+    failure_mode_allow: bool = False,
+    members: Path | None = None,
+    page: Page = "missing",
+    **env: str,
 ) -> AsyncIterator[Gateway]:
-    """Everything up; ``env`` are further settings of the picker, without their prefix, in lower case."""
+    """Everything up; ``env`` are further settings of the picker, without their prefix, in lower case.
+
+    ``members`` is a file in which the picker is told its endpoints, at first all of them, instead of in
+    a list.
+    """
     async with AsyncExitStack() as stack:
-        pool = await stack.enter_async_context(upstreams(servers))
+        pool = await stack.enter_async_context(upstreams(servers, page))
         addresses = [server.address for server in pool]
         settings = {f"PICKER_{name.upper()}": value for name, value in env.items()}
+        if members is None:
+            settings["PICKER_ENDPOINTS"] = ",".join(addresses)
+        else:
+            write_members(members, addresses)
+            settings["PICKER_ENDPOINTS_FILE"] = str(members)
         picker = await stack.enter_async_context(
             Picker(
                 {
-                    "PICKER_ENDPOINTS": ",".join(addresses),
                     "PICKER_SECURE_SERVING": str(tls).lower(),
                     "PICKER_DRAIN_DELAY": "0.5s",
                     **settings,

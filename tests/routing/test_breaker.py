@@ -143,9 +143,8 @@ def test_when_the_pool_shrinks_the_longest_out_come_back() -> None:
     break_one(pool, 1)
     break_one(pool, 2, within=12)
     assert pool.open_breakers() == [1, 2]
-    gone = pool.slot(4)
-    pool.fleet.remove(gone)
-    pool.router.endpoint_gone(gone)
+    pool.fleet.remove(pool.slot(4))
+    pool.router.tick(pool.now)
     assert pool.open_breakers() == [2]
 
 
@@ -325,7 +324,7 @@ def test_the_breaker_goes_with_its_endpoint() -> None:
     old = pool.slot(1)
     pool.fleet.remove(old)
     pool.add("10.0.0.1:80")
-    pool.router.endpoint_gone(old)
+    pool.router.tick(pool.now)
     assert pool.open_breakers() == []
     pool.router.first_token(ticket, pool.now)
     pool.router.ended(ticket, BROKEN, pool.now)

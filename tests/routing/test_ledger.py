@@ -177,7 +177,6 @@ def test_the_next_tenant_of_a_row_starts_with_nothing() -> None:
     for late in running:
         pool.router.ended(late, OK, pool.now)
     pool.router.page_read(old, pool.now, pool.now)
-    pool.router.endpoint_gone(old)
     assert pool.fleet.own[0] == pool.router.in_flight == 1
     assert pool.fleet.untracked[0] == 0
     assert pool.fleet.own_tokens[0] == pytest.approx(TOKENS)

@@ -83,7 +83,7 @@ class Requests(RuleBasedStateMachine):
         if slot is not None:
             self.pool.fleet.remove(slot)
             if told:
-                self.pool.router.endpoint_gone(slot)
+                self.pool.router.tick(self.pool.now)
 
     @rule(number=NUMBERS)
     def join(self, number: int) -> None:

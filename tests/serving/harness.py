@@ -93,7 +93,7 @@ async def serving(
     make: Callable[[Stream], Any] = Recorder,
     *,
     tls: ServerTls | None = None,
-    max_body: int = 64 << 20,
+    max_message: int = message_limit(0),
     credentials: Any = None,
 ) -> AsyncIterator[Served]:
     handlers: list[Any] = []
@@ -103,7 +103,7 @@ async def serving(
         return handlers[-1]
 
     health = Health()
-    options = TransportOptions(Address("127.0.0.1", 0, "PICKER_GRPC_PORT"), message_limit(max_body), tls)
+    options = TransportOptions(Address("127.0.0.1", 0, "PICKER_GRPC_PORT"), max_message, tls)
     transport = GrpcioTransport(accept, health, options)
     port = await transport.start()
     target = f"127.0.0.1:{port}"

@@ -41,7 +41,7 @@ async def test_answers_and_finishes_after_half_close() -> None:
 
 async def test_large_messages_pass_whole() -> None:
     body = bytes(range(256)) * (20 * MIB // 256)
-    async with serving(Echo, max_body=20 * MIB) as served:
+    async with serving(Echo) as served:
         call = served.call()
         for _ in range(2):
             await call.write(body)
@@ -60,11 +60,11 @@ async def test_segments_are_one_message(served: Served) -> None:
 
 
 async def test_a_message_above_the_limit_ends_only_its_stream() -> None:
-    async with serving(Echo, max_body=MIB) as served:
+    async with serving(Echo, max_message=MIB) as served:
         call = served.call()
         await call.write(b"headers")
         assert await call.read() == b"headers"
-        await call.write(bytes(message_limit(MIB) + 1))
+        await call.write(bytes(MIB + 1))
         assert await call.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert await over(served.handlers[0]) == [False]
         other = served.call()
@@ -329,6 +329,28 @@ def _options(host: str, port: int) -> TransportOptions:
 
 def _accept(stream: Stream) -> Recorder:
     return Recorder(stream)
+
+
+async def test_a_bound_port_lets_clients_wait_until_it_is_served() -> None:
+    options = TransportOptions(Address("127.0.0.1", 0, "PICKER_GRPC_PORT"), message_limit(MIB))
+    handlers: list[Echo] = []
+
+    def accept(stream: Stream) -> Echo:
+        handlers.append(Echo(stream))
+        return handlers[-1]
+
+    transport = GrpcioTransport(accept, Health(), options)
+    port = transport.bind()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.stream_stream(METHOD)(timeout=PATIENCE)
+        early = asyncio.create_task(call.write(b"early"))
+        await asyncio.wait([early], timeout=0.1)
+        assert not handlers
+        assert await transport.start() == port
+        await early
+        assert await call.read() == b"early"
+        call.cancel()
+    await transport.stop(0)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])

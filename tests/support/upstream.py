@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from aiohttp import WSMsgType, web
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 BODY_LIMIT = 64 * 1024 * 1024
+HANG = 60.0
+"""Seconds; nobody who asks waits that long."""
 
 
 def line(number: int) -> bytes:
@@ -26,23 +28,48 @@ def lines(count: int) -> bytes:
     return b"".join(line(number) for number in range(count))
 
 
+Page = Literal["missing", "idle", "broken", "hanging", "endless"]
+IDLE = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
+
+
 @dataclass
 class Upstream:
-    """One server. ``served`` counts its requests, ``failing`` makes it answer 500 to all of them."""
+    """One server. ``served`` counts its requests.
+
+    ``failing`` makes it answer 500 to all of them, ``full`` as a Ray proxy whose queue is full; the path
+    ``/poison`` gets 500 in any case. ``page`` is what becomes of who asks for its metrics.
+    """
 
     address: str = ""
     served: int = 0
     failing: bool = False
     full: bool = False
+    page: Page = "missing"
     paths: list[str] = field(default_factory=list)
     received: list[dict[str, str]] = field(default_factory=list)
+    _runner: web.AppRunner | None = field(default=None, init=False)
+
+    async def start(self) -> None:
+        """Listen: on a free port at first, later on the same one again."""
+        runner = self._runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=0.5)
+        await runner.setup()
+        port = int(self.address.rpartition(":")[2] or 0)
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        host, port = runner.addresses[0][:2]
+        self.address = f"{host}:{port}"
+
+    async def stop(self) -> None:
+        """Close the port and all connections. Idempotent."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
 
     def application(self) -> web.Application:
         """Its routes."""
         app = web.Application(client_max_size=BODY_LIMIT)
         app.router.add_route("*", "/lines{path:.*}", self._lines)
         app.router.add_get("/ws", self._websocket)
-        app.router.add_get("/metrics", _no_page)
+        app.router.add_get("/metrics", self._metrics)
         app.router.add_route("*", "/{path:.*}", self._echo)
         return app
 
@@ -59,7 +86,7 @@ class Upstream:
             "x-sha256": hashlib.sha256(body).hexdigest(),
             "x-content-length": request.headers.get("content-length", ""),
         }
-        if self.failing:
+        if self.failing or request.path == "/poison":
             return web.Response(status=500, text="Internal Server Error", headers=headers)
         if self.full:
             text = "Request dropped due to backpressure (num_queued_requests=8, max_queued_requests=8)."
@@ -90,26 +117,32 @@ class Upstream:
                 await socket.send_str(message.data)
         return socket
 
-
-async def _no_page(_request: web.Request) -> web.Response:
-    return web.Response(status=404)
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        if self.page == "missing":
+            return web.Response(status=404)
+        if self.page == "idle":
+            return web.Response(text=IDLE)
+        if self.page == "broken":
+            return web.Response(status=500, text="no page")
+        with suppress(ConnectionError):
+            if self.page == "hanging":
+                await asyncio.sleep(HANG)
+            response = web.StreamResponse()
+            await response.prepare(request)
+            while self.page == "endless":
+                await response.write(b"# an endless page\n" * 1000)
+                await asyncio.sleep(0.01)
+        return web.Response(status=503)
 
 
 @asynccontextmanager
-async def upstreams(count: int) -> AsyncIterator[list[Upstream]]:
+async def upstreams(count: int, page: Page = "missing") -> AsyncIterator[list[Upstream]]:
     """``count`` upstreams on free ports of 127.0.0.1."""
-    servers = [Upstream() for _ in range(count)]
-    runners: list[web.AppRunner] = []
+    servers = [Upstream(page=page) for _ in range(count)]
     try:
         for server in servers:
-            runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=0.5)
-            runners.append(runner)
-            await runner.setup()
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            host, port = runner.addresses[0][:2]
-            server.address = f"{host}:{port}"
+            await server.start()
         yield servers
     finally:
-        for runner in runners:
-            await runner.cleanup()
+        for server in servers:
+            await server.stop()

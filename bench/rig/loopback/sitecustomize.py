@@ -28,6 +28,6 @@ def _keep_on_loopback(server: Any) -> None:  # noqa: ANN401 - grpc.aio.Server, w
 # Without grpc there is no such server: whatever process this is, it must start.
 with contextlib.suppress(ImportError):
     # The public grpc.aio.Server is only the interface.
-    from grpc.aio import _server
+    from grpc.aio import _server  # type: ignore[import-untyped]  # grpcio ships no types
 
     _keep_on_loopback(_server.Server)
