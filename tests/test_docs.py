@@ -15,9 +15,11 @@ from bench.rig.envoy import ExtProc, Listener, bootstrap, envoy_binary
 from picker.endpoints.file_format import parse_endpoints
 from picker.objects.manifest import parse_objects
 from picker.settings import Settings, default, variable
+from tests.extproc import test_playbooks
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 ENVOY: dict[str, Any] = yaml.safe_load((ROOT / "docs" / "envoy.yaml").read_text())["static_resources"]
 
 
@@ -81,3 +83,25 @@ def test_it_is_the_configuration_that_all_tests_use() -> None:
 def test_the_readme_shows_the_filter_of_that_configuration() -> None:
     [shown] = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(- name: .*?)```", README, re.DOTALL)]
     assert shown[0] == filters(ENVOY["listeners"][0])["http_filters"][0]
+
+
+def test_every_proof_of_the_protocol_is_a_test() -> None:
+    proofs = re.findall(r"`([\w/]+\.py)::(\w+)(?:\[(.+?)\])?`", PROTOCOL)
+    assert len(proofs) == PROTOCOL.count(".py::")
+    books = {str(case.id) for case in test_playbooks.ALL + test_playbooks.STRICT_ALL}
+    for file, test, book in proofs:
+        text = (ROOT / "tests" / file).read_text()
+        assert re.search(rf"^(?:async )?def {test}\(", text, re.MULTILINE), f"{file} has no {test}"
+        assert not book or (file == "extproc/test_playbooks.py" and book in books), f"no play-book {book}"
+
+
+def test_every_rule_of_the_protocol_has_a_proof() -> None:
+    rules, _, _ = PROTOCOL.partition("## Where we differ")
+    rows = re.findall(r"^\|(?! rule| when|---)(.*)\|$", rules, re.MULTILINE)
+    assert len(rows) > 50
+    assert [row for row in rows if ".py::" not in row.rpartition("|")[2]] == []
+
+
+def test_the_protocol_names_settings_that_exist() -> None:
+    named = set(re.findall(r"PICKER_[A-Z_]+", PROTOCOL))
+    assert named <= {variable(name) for name in Settings.model_fields}
