@@ -179,7 +179,7 @@ class Settings(BaseModel):
 
     # No more than the gateway of docs/envoy.yaml buffers: what is longer passes by, and is not refused there.
     max_body: PositiveBytes = Field(
-        ByteSize(32 * 2**20), description="body bytes held per request", examples=["32MiB"]
+        ByteSize(64 * 2**20), description="body bytes held per request", examples=["64MiB"]
     )
     max_buffered: PositiveBytes = Field(
         ByteSize(512 * 2**20), description="body bytes held in all", examples=["512MiB"]

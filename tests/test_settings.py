@@ -37,7 +37,7 @@ def test_defaults_are_those_of_the_documentation() -> None:
     assert told.fallbacks == 0
     assert told.decision_timeout == 0.15
     assert (told.drain_delay, told.drain_timeout) == (5.0, 300.0)
-    assert (told.max_body, told.max_buffered) == (32 * 2**20, 512 * 2**20)
+    assert (told.max_body, told.max_buffered) == (64 * 2**20, 512 * 2**20)
     assert told.metrics_interval is None
     assert told.objects_file is None
     assert told.watchdog == 10.0
@@ -64,7 +64,7 @@ def test_a_flag_goes_before_the_variable() -> None:
 
 
 def test_an_empty_variable_is_not_set() -> None:
-    assert load({}, POOL | {"PICKER_ENDPOINTS_FILE": "", "PICKER_MAX_BODY": " "}).max_body == 32 * 2**20
+    assert load({}, POOL | {"PICKER_ENDPOINTS_FILE": "", "PICKER_MAX_BODY": " "}).max_body == 64 * 2**20
     assert load({"grpc_port": ""}, POOL | {"PICKER_GRPC_PORT": "1"}).grpc_port == 9002
 
 

@@ -32,7 +32,7 @@ DESTINATION = "x-gateway-destination-endpoint"
 SERVED = f"{DESTINATION}-served"
 METADATA_NAMESPACE = "envoy.lb"
 
-BUFFER_LIMIT = 32 * 1024 * 1024
+BUFFER_LIMIT = 64 * 1024 * 1024
 """Bytes of a request body that BUFFERED mode takes; Envoy's default of 1 MiB answers 413 to long prompts."""
 
 POOL_IDLE_SECONDS = 60

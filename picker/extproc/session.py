@@ -110,7 +110,7 @@ class SessionOptions:
     ``echo_served``: tell the client who served it, as conformance tests of gateways want it.
     """
 
-    max_body: int = 32 << 20
+    max_body: int = 64 << 20
     strict_bodies: bool = False
     chunk_limit: int = 1 << 20
     surfaces: Surfaces = EVERY_SURFACE

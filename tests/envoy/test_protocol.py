@@ -187,7 +187,7 @@ async def test_long_bodies_pass_both_ways_byte_for_byte(mode: Mode) -> None:
 
 
 async def test_beyond_the_buffer_a_body_of_unknown_length_is_refused_and_one_of_known_length_passes() -> None:
-    size = 40_000_000
+    size = 70_000_000
     assert size > BUFFER_LIMIT
     async with gateway("buffered", servers=1) as gate:
         async with gate.client.post(gate.url + CHAT, data=in_chunks(size)) as answer:

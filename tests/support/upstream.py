@@ -13,7 +13,7 @@ from aiohttp import WSMsgType, web
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-BODY_LIMIT = 64 * 1024 * 1024
+BODY_LIMIT = 128 * 1024 * 1024
 HANG = 60.0
 """Seconds; nobody who asks waits that long."""
 
