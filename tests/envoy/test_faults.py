@@ -285,7 +285,7 @@ async def test_members_come_and_go_under_load_without_a_lost_request(mode: Mode,
             file.write_text("endpoints:\n- {address: not an address\n")
 
             async def told() -> bool:
-                return "the last good set stays" in gate.picker.child.log_text()
+                return "its last good content stays" in gate.picker.child.log_text()
 
             await eventually(told)
             await gets_nothing(third, seen)
