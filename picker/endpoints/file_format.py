@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from picker.endpoints.addresses import LAST_PORT, AddressError, HostPort, parse_host, parse_ip
+from picker.addresses import LAST_PORT, AddressError, HostPort, parse_host, parse_ip
 from picker.endpoints.endpoint import Endpoint, EndpointsError
 from picker.strict_yaml import NULL, Fault, documents, fields, integer, shown, text
 
