@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from picker.extproc.effects import Done, Ended, FirstToken, Send
 from picker.extproc.messages import RESPONSE_BODY, header_dict, immediate, parse, read_body_message
 from picker.extproc.metadata import is_balanced, served_endpoint, subset_hint
-from picker.extproc.modes import describe
 from picker.extproc.options import SessionOptions, Surroundings
 from picker.extproc.request import RequestSide
 from picker.extproc.response import ResponseSide
@@ -67,11 +66,6 @@ class Session:
     def question(self) -> Question | None:
         """What is asked, from the request headers on."""
         return self._request.question
-
-    @property
-    def gateway_mode(self) -> str:
-        """The gateway's body modes, request/response, for logs and metrics."""
-        return describe(self._request.mode, self._response.mode)
 
     @property
     def carries_body(self) -> bool:

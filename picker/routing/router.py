@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -42,16 +42,6 @@ class RoutingOptions:
     """
 
     start_grace: float = 3.0
-
-
-class RoutingSnapshot(NamedTuple):
-    """Routing's own state, for metrics. Numbers of endpoints, but for ``in_flight`` and ``untracked``."""
-
-    in_flight: int
-    untracked: int
-    breakers_open: int
-    breakers_half_open: int
-    full: int
 
 
 class Router:
@@ -164,10 +154,6 @@ class Router:
         self._ledger.page_read(slot, page_time)
         self._pressure.page_read(slot, page_time)
 
-    def next_deadline(self) -> float | None:
-        """When :meth:`tick` has something to do, if no other event comes before."""
-        return self._ledger.next_expiry()
-
     def tick(self, now: float) -> None:
         """Let time pass, and take note of what became of the pool.
 
@@ -175,18 +161,6 @@ class Router:
         """
         self._sync()
         self._ledger.advance(now)
-
-    def snapshot(self, now: float) -> RoutingSnapshot:
-        """State for metrics."""
-        self.tick(now)
-        breakers = self._breaker.counts(now)
-        return RoutingSnapshot(
-            in_flight=self.in_flight,
-            untracked=int(self._fleet.untracked.sum()),
-            breakers_open=breakers.open - breakers.half_open,
-            breakers_half_open=breakers.half_open,
-            full=int((self._fleet.full_until > now).sum()),
-        )
 
     def _choose(self, rows: Rows, question: Question, now: float, prefer: int) -> list[int]:
         choice = self.profile.run(

@@ -132,7 +132,6 @@ class Requests(RuleBasedStateMachine):
         for column in (fleet.own, fleet.own_tokens, fleet.untracked):
             assert not column.any()
         assert self.pool.router.in_flight == 0
-        assert self.pool.router.next_deadline() is None
 
 
 TestRequests = Requests.TestCase
