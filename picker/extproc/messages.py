@@ -53,7 +53,6 @@ _END_TRUE: Final = b"\x10\x01"
 _END_FALSE: Final = b"\x10\x00"
 
 # Whole answers that say "go on" for one phase: an empty CommonResponse, or an empty TrailersResponse.
-REQUEST_HEADERS_CONTINUE: Final = b"\x0a\x02\x0a\x00"
 RESPONSE_HEADERS_CONTINUE: Final = b"\x12\x02\x0a\x00"
 REQUEST_BODY_CONTINUE: Final = b"\x1a\x02\x0a\x00"
 RESPONSE_BODY_CONTINUE: Final = b"\x22\x02\x0a\x00"

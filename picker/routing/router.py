@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,15 +32,9 @@ SHED = Refusal(429, "rejected-saturated", "system saturated, sheddable request d
 """The request may be shed, and the pool has no room."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoutingOptions:
-    """What may be set about routing.
-
-    ``start_grace``: seconds after the first question in which an endpoint without a page makes the choice
-    random. Later it is one that has no pages, and own numbers must do.
-    """
-
-    start_grace: float = 3.0
+START_GRACE = 3.0
+"""Seconds after the first question in which an endpoint without a page makes the choice random. Later it
+is one that has no pages, and own numbers must do."""
 
 
 class Router:
@@ -58,14 +51,14 @@ class Router:
         rng: Random,
         *,
         fallbacks: int = 0,
-        options: RoutingOptions = RoutingOptions(),
+        start_grace: float = START_GRACE,
     ) -> None:
         self.profile = profile
         """May be replaced at any time; the next decision uses it."""
         self._fleet = fleet
         self._rng = rng
         self._wanted = 1 + fallbacks
-        self._options = options
+        self._start_grace = start_grace
         self._candidates = Candidates(fleet)
         self._ledger = Ledger(fleet)
         self._breaker = Breaker(fleet)
@@ -177,7 +170,7 @@ class Router:
 
     def _is_unsure(self, rows: Rows, now: float) -> bool:
         """Whether the pool is new and there is an endpoint of which nothing is known yet."""
-        if self._started is None or now - self._started > self._options.start_grace:
+        if self._started is None or now - self._started > self._start_grace:
             return False
         return bool((self._fleet.fetched_at[rows] == -np.inf).any())
 

@@ -11,7 +11,7 @@ import pytest
 
 from picker.inference.question import Question
 from picker.routing.decision import Refusal
-from picker.routing.router import Router, RoutingOptions
+from picker.routing.router import Router
 from scorer.filters import not_draining
 from scorer.fleet import Fleet
 from scorer.profile import Profile, Weighted, built_in_profile
@@ -168,7 +168,7 @@ def test_until_pages_are_in_the_choice_is_random_and_later_it_is_the_least() -> 
     fleet = Fleet()
     for number in (1, 2):
         fleet.add(f"10.0.0.{number}:80")
-    router = Router(fleet, built_in_profile(), Random(1), options=RoutingOptions(start_grace=2.0))
+    router = Router(fleet, built_in_profile(), Random(1), start_grace=2.0)
 
     def chosen(now: float) -> set[int]:
         rows = set()
