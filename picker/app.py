@@ -12,13 +12,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from picker.background import Background, Feed
-from picker.endpoints.file import EndpointsError, FileSource
+from picker.endpoints.endpoint import EndpointsError
+from picker.endpoints.file import FileSource
 from picker.endpoints.fixed import FixedSource
 from picker.endpoints.roster import Roster
 from picker.extproc.bodies import BodyBudget
 from picker.extproc.session import SessionOptions, Surroundings
 from picker.metrics.scraper import ScrapeOptions, Scraper
-from picker.objects.file import ObjectsError, follow_objects
+from picker.objects.file import follow_objects
+from picker.objects.manifest import ObjectsError
 from picker.objects.rules import Objects
 from picker.observe.http import HttpError, MetricsServer
 from picker.observe.prometheus import Metrics

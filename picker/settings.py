@@ -21,9 +21,12 @@ from pydantic import (
     ByteSize,
     ConfigDict,
     Field,
+    PlainValidator,
     ValidationError,
     model_validator,
 )
+
+from picker.addresses import AddressError, HostPort, parse_host_port
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -38,7 +41,6 @@ MEMBERSHIP = ("endpoints", "endpoints_file")
 _SECONDS = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", re.ASCII)
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_HOST_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9._-]+):(\d{1,5})", re.ASCII)
 _SHOWN = 80
 """Characters of a wrong value that an error repeats."""
 
@@ -69,11 +71,11 @@ def _comma_separated(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
-def _host_port(value: str) -> str:
-    match = _HOST_PORT.fullmatch(value)
-    if match is None or not 1 <= int(match[1]) <= 65535:  # noqa: PLR2004 (the last port)
-        raise ValueError("should be host:port")
-    return value
+def _host_port(value: str) -> HostPort:
+    try:
+        return parse_host_port(value)
+    except AddressError:
+        raise ValueError("should be host:port") from None
 
 
 def _ip_address(value: str) -> str:
@@ -107,7 +109,7 @@ Seconds = Annotated[float, BeforeValidator(_duration), Field(ge=0, allow_inf_nan
 PositiveSeconds = Annotated[Seconds, Field(gt=0)]
 PositiveBytes = Annotated[ByteSize, Field(gt=0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
-HostPort = Annotated[str, AfterValidator(_host_port)]
+PoolMember = Annotated[HostPort, PlainValidator(_host_port)]
 
 
 class Settings(BaseModel):
@@ -126,7 +128,7 @@ class Settings(BaseModel):
     health_port: Port = Field(9003, description="port of gRPC health alone", examples=["9003"])
     metrics_port: Port = Field(9090, description="port of /metrics, /healthz, /readyz", examples=["9090"])
 
-    endpoints: Annotated[tuple[HostPort, ...], BeforeValidator(_comma_separated)] | None = Field(
+    endpoints: Annotated[tuple[PoolMember, ...], BeforeValidator(_comma_separated)] | None = Field(
         None,
         min_length=1,
         description="the pool: host:port,host:port,…",

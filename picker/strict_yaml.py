@@ -56,8 +56,13 @@ def documents(raw: bytes) -> Iterator[yaml.Node]:
         raise Fault(1, f"not YAML: {_line(error)}") from None
 
 
-def fields(node: yaml.Node, place: str, known: tuple[str, ...] | None) -> Fields:
-    """The members of a mapping, of which no key is repeated, or unknown where only some are known."""
+def fields(
+    node: yaml.Node, place: str, known: tuple[str, ...] | None, needed: tuple[str, ...] = ()
+) -> Fields:
+    """The members of a mapping.
+
+    No key of it is repeated, none of ``needed`` missing, and where only some are ``known`` no other is there.
+    """
     if not isinstance(node, yaml.MappingNode):
         raise Fault(node, f"{place} is not a mapping; write it as 'key: value' lines")
     found: Fields = {}
@@ -68,6 +73,9 @@ def fields(node: yaml.Node, place: str, known: tuple[str, ...] | None) -> Fields
         if key in found:
             raise Fault(key_node, f"{place} has the key {shown(key_node)} twice; remove one of the two")
         found[key] = value
+    for key in needed:
+        if key not in found:
+            raise Fault(node, f"{place} has no '{key}'")
     return found
 
 

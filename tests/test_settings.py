@@ -94,7 +94,11 @@ def test_sizes(written: str, size: int) -> None:
 
 def test_several_endpoints_of_all_kinds_of_hosts() -> None:
     environ = {"PICKER_ENDPOINTS": "10.0.0.1:8000, [fd00::1]:8000,ray-head.default.svc:80,"}
-    assert load({}, environ).endpoints == ("10.0.0.1:8000", "[fd00::1]:8000", "ray-head.default.svc:80")
+    assert load({}, environ).endpoints == (
+        ("10.0.0.1", 8000),
+        ("fd00::1", 8000),
+        ("ray-head.default.svc", 80),
+    )
 
 
 @pytest.mark.parametrize(("written", "address"), [("127.0.0.1", "127.0.0.1"), ("[::]", "::"), ("::1", "::1")])

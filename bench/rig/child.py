@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
+from abc import ABC, abstractmethod
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from contextlib import AsyncExitStack
     from types import TracebackType
 
 POLL_SECONDS = 0.02
@@ -124,6 +125,33 @@ class Child:
         if self._process is None:
             raise ChildError(f"{self.name} is not started")
         return self._process
+
+
+class Program(ABC):
+    """An async context manager around a child and what belongs to it, all of which ends with it."""
+
+    child: Child
+    _stack: AsyncExitStack
+
+    @property
+    def pid(self) -> int:
+        """The process id of the program itself."""
+        return self.child.pid
+
+    @abstractmethod
+    async def _start(self, stack: AsyncExitStack) -> None:
+        """Set ``child``, and enter it and all it needs on ``stack``."""
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            await self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
 
 
 def scratch_directory(stack: AsyncExitStack, given: Path | None) -> Path:

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import aiohttp
 import orjson
 
-from bench.rig.child import Child, ChildError, scratch_directory
+from bench.rig.child import Child, ChildError, Program, scratch_directory
 from bench.rig.ports import LOOPBACK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
+    from contextlib import AsyncExitStack
 
 Balancer = Literal["round_robin", "least_request", "picker"]
 Mode = Literal["buffered", "duplex", "duplex_request", "streamed", "headers", "buffered_streamed"]
@@ -132,7 +131,7 @@ def bootstrap(listeners: Sequence[Listener], *, access_log: Path | None = None, 
     }
 
 
-class Envoy:
+class Envoy(Program):
     """Runs the real binary, not its Python wrapper, so that ``pid`` is Envoy's own.
 
     ``directory`` keeps the configuration and the log; without it they go away at the end.
@@ -152,50 +151,35 @@ class Envoy:
         self._concurrency = concurrency
         self._log_level = log_level
         self._ready_timeout = ready_timeout
-        self._stack = AsyncExitStack()
         self._admin_path = Path()
         self._session: aiohttp.ClientSession
-        self._child: Child
         self._addresses: dict[str, str] = {}
 
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as stack:
-            directory = scratch_directory(stack, self._directory)
-            config_path = directory / "envoy.json"
-            config_path.write_bytes(orjson.dumps(self._config, option=orjson.OPT_INDENT_2))
-            self._admin_path = directory / "envoy.admin"
-            self._admin_path.unlink(missing_ok=True)
-            timeout = aiohttp.ClientTimeout(total=5)
-            self._session = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
-            self._child = Child(
-                "Envoy",
-                self._command(config_path),
-                ready=self._is_ready,
-                log_path=directory / "envoy.log",
-                ready_timeout=self._ready_timeout,
-            )
-            try:
-                await stack.enter_async_context(self._child)
-            except ChildError as error:
-                raise ChildError(first_error(self._child.log_text()) or str(error)) from error
-            self._addresses = await self._listening()
-            self._stack = stack.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
-
-    @property
-    def pid(self) -> int:
-        """The process id of Envoy itself."""
-        return self._child.pid
+    async def _start(self, stack: AsyncExitStack) -> None:
+        directory = scratch_directory(stack, self._directory)
+        config_path = directory / "envoy.json"
+        config_path.write_bytes(orjson.dumps(self._config, option=orjson.OPT_INDENT_2))
+        self._admin_path = directory / "envoy.admin"
+        self._admin_path.unlink(missing_ok=True)
+        timeout = aiohttp.ClientTimeout(total=5)
+        self._session = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
+        self.child = Child(
+            "Envoy",
+            self._command(config_path),
+            ready=self._is_ready,
+            log_path=directory / "envoy.log",
+            ready_timeout=self._ready_timeout,
+        )
+        try:
+            await stack.enter_async_context(self.child)
+        except ChildError as error:
+            raise ChildError(first_error(self.child.log_text()) or str(error)) from error
+        self._addresses = await self._listening()
 
     @property
     def log_path(self) -> Path:
         """Where Envoy's log goes."""
-        return self._child.log_path
+        return self.child.log_path
 
     @property
     def admin_url(self) -> str:

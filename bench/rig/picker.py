@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import AsyncExitStack
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import aiohttp
 
-from bench.rig.child import Child, scratch_directory
+from bench.rig.child import Child, Program, scratch_directory
 from bench.rig.ports import LOOPBACK, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import AsyncExitStack
     from pathlib import Path
-    from types import TracebackType
 
 PREFIX = "PICKER_"
 
 
-class Picker:
+class Picker(Program):
     """An async context manager around one picker.
 
     By default it is plaintext, on the loopback address, and ends without a drain delay. ``env`` are its
@@ -50,38 +49,23 @@ class Picker:
         self._directory = directory
         self._ready_timeout = ready_timeout
         self._grace = grace
-        self._stack = AsyncExitStack()
         self._session: aiohttp.ClientSession
-        self.child: Child
 
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as stack:
-            directory = scratch_directory(stack, self._directory)
-            timeout = aiohttp.ClientTimeout(total=5)
-            self._session = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
-            inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-            self.child = Child(
-                "the picker",
-                [sys.executable, "-m", "picker", "serve"],
-                ready=self._is_ready,
-                log_path=directory / "picker.log",
-                env={**inherited, **self._env},
-                ready_timeout=self._ready_timeout,
-                grace=self._grace,
-            )
-            await stack.enter_async_context(self.child)
-            self._stack = stack.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
-
-    @property
-    def pid(self) -> int:
-        """The picker's process id."""
-        return self.child.pid
+    async def _start(self, stack: AsyncExitStack) -> None:
+        directory = scratch_directory(stack, self._directory)
+        timeout = aiohttp.ClientTimeout(total=5)
+        self._session = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+        self.child = Child(
+            "the picker",
+            [sys.executable, "-m", "picker", "serve"],
+            ready=self._is_ready,
+            log_path=directory / "picker.log",
+            env={**inherited, **self._env},
+            ready_timeout=self._ready_timeout,
+            grace=self._grace,
+        )
+        await stack.enter_async_context(self.child)
 
     @property
     def address(self) -> str:

@@ -19,7 +19,7 @@ from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import click
@@ -27,13 +27,12 @@ import orjson
 import uvloop
 from aiohttp import web
 
-from bench.rig.child import Child, scratch_directory
+from bench.rig.child import Child, Program, scratch_directory
 from bench.rig.ports import LOOPBACK
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
 BODY_LIMIT = 64 * 1024 * 1024
 LONGEST_SECONDS = 600.0
@@ -290,7 +289,7 @@ def _padding(size: int) -> bytes:
 
 
 @dataclass
-class Servers:
+class Servers(Program):
     """An async context manager around one process with ``count`` simulated servers.
 
     ``report_interval``: seconds between two states of the metrics page; ``page_bytes``: its rough size.
@@ -305,34 +304,19 @@ class Servers:
     ports: Sequence[int] = ()
     directory: Path | None = None
     addresses: list[str] = field(default_factory=list, init=False)
-    _stack: AsyncExitStack = field(default_factory=AsyncExitStack, init=False)
     _session: aiohttp.ClientSession = field(init=False)
-    _child: Child = field(init=False)
 
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as stack:
-            directory = scratch_directory(stack, self.directory)
-            self._session = await stack.enter_async_context(aiohttp.ClientSession())
-            self._child = Child(
-                "the simulated servers",
-                self._command(),
-                ready=self._is_ready,
-                log_path=directory / f"servers-{id(self):x}.log",
-            )
-            await stack.enter_async_context(self._child)
-            self.addresses = self._listening()
-            self._stack = stack.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
-
-    @property
-    def pid(self) -> int:
-        """The process id of the servers."""
-        return self._child.pid
+    async def _start(self, stack: AsyncExitStack) -> None:
+        directory = scratch_directory(stack, self.directory)
+        self._session = await stack.enter_async_context(aiohttp.ClientSession())
+        self.child = Child(
+            "the simulated servers",
+            self._command(),
+            ready=self._is_ready,
+            log_path=directory / f"servers-{id(self):x}.log",
+        )
+        await stack.enter_async_context(self.child)
+        self.addresses = self._listening()
 
     async def control(self, index: int, **state: bool | float) -> None:
         """Change one server's state: ``failing``, ``draining``, ``busy``, ``busy_sleep``."""
@@ -356,7 +340,7 @@ class Servers:
         return bool(self._listening())
 
     def _listening(self) -> list[str]:
-        match = re.search(f"^{LISTENING}(.*)\n", self._child.log_text(), re.MULTILINE)
+        match = re.search(f"^{LISTENING}(.*)\n", self.child.log_text(), re.MULTILINE)
         return match[1].split() if match else []
 
 

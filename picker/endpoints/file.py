@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-__all__ = ["EndpointsError", "FileSource"]
-
 
 class FileSource:
     """The members listed in ``PICKER_ENDPOINTS_FILE``."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from picker.endpoints.addresses import LAST_PORT, AddressError, HostPort, parse_host, parse_ip
+from picker.addresses import LAST_PORT, AddressError, HostPort, parse_host, parse_ip
 from picker.endpoints.endpoint import Endpoint, EndpointsError
 from picker.strict_yaml import NULL, Fault, documents, fields, integer, shown, text
 
@@ -66,10 +66,7 @@ _KEYS = ("address", "port", "name", "namespace", "metricsHost", "labels")
 
 
 def _endpoint(node: yaml.Node, place: str, metrics_port: int | None) -> Endpoint:
-    members = fields(node, place, _KEYS)
-    for key in ("address", "port"):
-        if key not in members:
-            raise Fault(node, f"{place} has no '{key}'")
+    members = fields(node, place, _KEYS, needed=("address", "port"))
     address = members["address"]
     ip = parse_ip(text(address, f"{place}.address"))
     if not ip:

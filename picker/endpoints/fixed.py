@@ -7,8 +7,8 @@ import logging
 import socket
 from typing import TYPE_CHECKING
 
-from picker.endpoints.addresses import AddressError, HostPort, parse_host_port, parse_ip
-from picker.endpoints.endpoint import Endpoint, EndpointsError
+from picker.addresses import HostPort, parse_ip
+from picker.endpoints.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -30,7 +30,7 @@ async def resolve(host: str) -> Sequence[str]:
 
 
 class FixedSource:
-    """The members named by ``PICKER_ENDPOINTS``: ``host:port``, IPv6 addresses in brackets.
+    """The members named by ``PICKER_ENDPOINTS``.
 
     A name that cannot be resolved keeps its last answer; one that never could is left out till it
     can. The metrics are on ``metrics_target_port`` of each address, or on the port of the traffic.
@@ -38,13 +38,13 @@ class FixedSource:
 
     def __init__(
         self,
-        addresses: Sequence[str],
+        members: Sequence[HostPort],
         *,
         metrics_target_port: int | None = None,
         interval: float = RESOLVE_INTERVAL,
         resolve: Callable[[str], Awaitable[Sequence[str]]] = resolve,
     ) -> None:
-        self._addresses = addresses
+        self._members = members
         self._metrics_port = metrics_target_port
         self._interval = interval
         self._resolve = resolve
@@ -53,15 +53,11 @@ class FixedSource:
 
     async def sets(self) -> AsyncGenerator[tuple[Endpoint, ...], None]:
         """See :class:`picker.endpoints.endpoint.Source`."""
-        try:
-            members = [parse_host_port(address) for address in self._addresses]
-        except AddressError as error:
-            raise EndpointsError(str(error)) from None
-        names = list(dict.fromkeys(member.host for member in members if not parse_ip(member.host)))
+        names = list(dict.fromkeys(host for host, _ in self._members if not parse_ip(host)))
         last: tuple[Endpoint, ...] | None = None
         while True:
             await asyncio.gather(*(self._refresh(name) for name in names))
-            endpoints = self._endpoints(members)
+            endpoints = self._endpoints()
             if endpoints != last:
                 last = endpoints
                 yield endpoints
@@ -70,9 +66,9 @@ class FixedSource:
             known = all(name in self._answers for name in names)
             await asyncio.sleep(self._interval if known else min(self._interval, UNRESOLVED_INTERVAL))
 
-    def _endpoints(self, members: Sequence[HostPort]) -> tuple[Endpoint, ...]:
+    def _endpoints(self) -> tuple[Endpoint, ...]:
         found: dict[str, Endpoint] = {}
-        for host, port in members:
+        for host, port in self._members:
             literal = parse_ip(host)
             for ip in [literal] if literal else self._answers.get(host, ()):
                 address = str(HostPort(ip, port))

@@ -87,12 +87,14 @@ class HeldBody:
 
     def release(self) -> list[memoryview]:
         """Hand the chunks over and give the budget back."""
+        if not self._sizes:
+            return []
         self._budget.give(self._taken)
         sizes, gathered, first = self._sizes, self._gathered, self._first
         self._sizes, self._gathered, self._first = [], None, _NOTHING
         self._taken = self.size = 0
         if gathered is None:
-            return [first] if sizes else []
+            return [first]
         view = memoryview(gathered)
         ends = accumulate(sizes)
         return [view[end - size : end] for size, end in zip(sizes, ends, strict=True)]

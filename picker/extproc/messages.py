@@ -53,7 +53,6 @@ _END_TRUE: Final = b"\x10\x01"
 _END_FALSE: Final = b"\x10\x00"
 
 # Whole answers that say "go on" for one phase: an empty CommonResponse, or an empty TrailersResponse.
-REQUEST_HEADERS_CONTINUE: Final = b"\x0a\x02\x0a\x00"
 RESPONSE_HEADERS_CONTINUE: Final = b"\x12\x02\x0a\x00"
 REQUEST_BODY_CONTINUE: Final = b"\x1a\x02\x0a\x00"
 RESPONSE_BODY_CONTINUE: Final = b"\x22\x02\x0a\x00"
@@ -204,21 +203,14 @@ def _varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-@lru_cache(maxsize=1024)
-def headers_to(destination: str) -> bytes:
-    """The answer to request headers that sends the request to ``destination``."""
-    return headers_with(destination, ())
-
-
 def headers_with(destination: str, headers: Collection[tuple[str, str]]) -> bytes:
-    """The same, and sets further request headers."""
+    """The answer to request headers that sends the request to ``destination`` and sets further headers."""
     response = ProcessingResponse()
     _set(response.request_headers.response.header_mutation, ((DESTINATION, destination), *headers))
     _tell(response, destination)
     return response.SerializeToString()
 
 
-@lru_cache(maxsize=1024)
 def body_to(destination: str) -> bytes:
     """The answer to a BUFFERED request body that sends the request to ``destination`` instead."""
     response = ProcessingResponse()

@@ -16,14 +16,6 @@ DUPLEX: Final = 4
 SEND: Final = 1
 SKIP: Final = 2
 
-_NAMES: Final = {
-    NONE: "none",
-    STREAMED: "streamed",
-    BUFFERED: "buffered",
-    BUFFERED_PARTIAL: "buffered-partial",
-    DUPLEX: "duplex",
-    5: "grpc",
-}
 _BODY_SEEN: Final = frozenset((STREAMED, BUFFERED, BUFFERED_PARTIAL, DUPLEX))
 
 
@@ -40,11 +32,6 @@ def shows_body(response_mode: int) -> bool:
 def comes_in_pieces(response_mode: int) -> bool:
     """Whether the response body passes while it is made, so that its first piece is the first token."""
     return response_mode in (STREAMED, DUPLEX)
-
-
-def describe(request_mode: int, response_mode: int) -> str:
-    """Both modes in one word for logs and metrics: ``duplex/none``."""
-    return f"{_NAMES.get(request_mode, 'unknown')}/{_NAMES.get(response_mode, 'unknown')}"
 
 
 def visibility(request_mode: int, response_mode: int, *, body_phase: bool) -> Visibility:

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from picker.extproc.bodies import Splice
+from picker.extproc.effects import NotRewritten
 from picker.inference.model_name import model_span
+from picker.inference.reading import NO_MODEL, follow_model
 from picker.inference.restore import ModelRestorer
 from picker.inference.scan import LONGEST_PARSED, find_members
+from picker.inference.surfaces import surface_named
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from picker.inference.question import Question
     from picker.inference.scan import Body
@@ -28,6 +31,34 @@ _OPENING: Final = re.compile(rb"[ \t\n\r]*+\{")
 _EMPTY: Final = re.compile(rb"[ \t\n\r]*+\}")
 _NAMING: Final = ("application/json", "text/event-stream", "application/x-ndjson")
 """Content types of answers that name the model. All of them end by a bracket or a line's end."""
+
+
+def resolve_model(
+    question: Question, resolve: Callable[[Question], None], body: Body | None, *, complete: bool
+) -> Splice | NotRewritten | None:
+    """Find out which model to ask for, and what that changes in the body; None: nothing.
+
+    ``body``: what the name can still be changed in. It stays the client's where the body cannot say another.
+    """
+    incoming = question.incoming_model = question.model
+    resolve(question)
+    if question.model == incoming:
+        return None
+    nameless = question.unreadable == NO_MODEL
+    if body is not None and (incoming or nameless):
+        splice = splice_model(body, question.model, complete=complete, nameless=nameless)
+        if splice is not None:
+            follow_model(question)
+            question.unreadable = "" if nameless else question.unreadable
+            return splice
+    question.model = incoming
+    if surface_named(question.surface) is None:
+        return None
+    if body is None:
+        return NotRewritten("the body is not seen")
+    if not incoming and not question.unreadable:
+        return None  # an API whose requests name no model
+    return NotRewritten("the name cannot be placed")
 
 
 def splice_model(body: Body, model: str, *, complete: bool, nameless: bool) -> Splice | None:

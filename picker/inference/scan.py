@@ -14,6 +14,7 @@ lenient reader could see in it, but never an exception.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -104,7 +105,7 @@ class _Stopped(Exception):  # noqa: N818  it is the way out, not an error
     """The end of what may be looked at, or something that is not JSON."""
 
 
-class _Walk:
+class _Walk(ABC):
     """Crosses values in one direction and counts the work."""
 
     opening = b"[{"
@@ -183,13 +184,17 @@ class _Walk:
         except orjson.JSONDecodeError:
             return b""
 
+    @abstractmethod
+    def collect(self, names: Mapping[bytes, str], into: dict[str, Span]) -> None:
+        """Note where the values of the named members are, and return when all members were met."""
+
+    @abstractmethod
     def text(self, start: int, stop: int) -> bytes:
         """What stands there, in the order it was written."""
-        raise NotImplementedError
 
+    @abstractmethod
     def escaped(self, quote: int) -> bool:
         """Whether an odd number of backslashes stands before the quote (in reading direction)."""
-        raise NotImplementedError
 
     def spend(self, steps: int) -> None:
         self.steps -= steps

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from picker.objects.rules import ObjectSet
 
-__all__ = ["ObjectsError", "follow_objects"]
-
 
 def follow_objects(path: Path, *, interval: float = POLL_INTERVAL) -> AsyncGenerator[ObjectSet, None]:
     """Give all objects of the file at first and after every change.

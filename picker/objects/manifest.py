@@ -67,10 +67,10 @@ def parse_objects(raw: bytes, file: str) -> ObjectSet:
 
 
 def _read(root: yaml.Node, rewrites: dict[str, ModelRewrite], objectives: dict[str, Objective]) -> None:
-    members = _members(root, "the object", _OBJECT_KEYS, needed=("apiVersion", "kind", "metadata"))
+    members = fields(root, "the object", _OBJECT_KEYS, needed=("apiVersion", "kind", "metadata"))
     kind = _choice(members["kind"], "kind", _KINDS)
     _choice(members["apiVersion"], "apiVersion", _API_VERSIONS)
-    metadata = _members(members["metadata"], "metadata", _METADATA_KEYS, needed=("name",))
+    metadata = fields(members["metadata"], "metadata", _METADATA_KEYS, needed=("name",))
     name = _short(metadata["name"], "metadata.name", _LONGEST_OBJECT_NAME)
     if name in (rewrites if kind == _REWRITE else objectives):
         raise Fault(metadata["name"], f"there is an {kind} {name!r} already; remove one of the two")
@@ -100,7 +100,7 @@ def _created(metadata: Fields) -> float:
 def _priority(spec: yaml.Node | None) -> int:
     if spec is None:
         return 0
-    members = _members(spec, "spec", ("poolRef", "priority"))
+    members = fields(spec, "spec", ("poolRef", "priority"))
     _check_pool(members)
     if "priority" not in members:
         return 0
@@ -108,7 +108,7 @@ def _priority(spec: yaml.Node | None) -> int:
 
 
 def _rules(spec: yaml.Node) -> tuple[Rule, ...]:
-    members = _members(spec, "spec", ("poolRef", "rules"), needed=("rules",))
+    members = fields(spec, "spec", ("poolRef", "rules"), needed=("rules",))
     _check_pool(members)
     listed = items(members["rules"], "spec.rules")
     return tuple(_rule(node, f"spec.rules[{index}]") for index, node in enumerate(listed))
@@ -116,12 +116,12 @@ def _rules(spec: yaml.Node) -> tuple[Rule, ...]:
 
 def _check_pool(spec: Fields) -> None:
     if "poolRef" in spec:
-        for key, node in _members(spec["poolRef"], "spec.poolRef", ("group", "kind", "name")).items():
+        for key, node in fields(spec["poolRef"], "spec.poolRef", ("group", "kind", "name")).items():
             text(node, f"spec.poolRef.{key}")
 
 
 def _rule(node: yaml.Node, place: str) -> Rule:
-    members = _members(node, place, ("matches", "targets"), needed=("targets",))
+    members = fields(node, place, ("matches", "targets"), needed=("targets",))
     matches = items(members["matches"], f"{place}.matches") if "matches" in members else []
     models = tuple(_match(match, f"{place}.matches[{index}]") for index, match in enumerate(matches))
     targets = items(members["targets"], f"{place}.targets")
@@ -133,28 +133,20 @@ def _rule(node: yaml.Node, place: str) -> Rule:
 
 
 def _match(node: yaml.Node, place: str) -> str:
-    model = _members(node, place, ("model",), needed=("model",))["model"]
+    model = fields(node, place, ("model",), needed=("model",))["model"]
     place = f"{place}.model"
-    members = _members(model, place, ("type", "value"), needed=("value",))
+    members = fields(model, place, ("type", "value"), needed=("value",))
     if "type" in members:
         _choice(members["type"], f"{place}.type", ("Exact",))
     return _short(members["value"], f"{place}.value", LONGEST_NAME)
 
 
 def _target(node: yaml.Node, place: str) -> Target:
-    members = _members(node, place, ("modelRewrite", "weight"), needed=("modelRewrite",))
+    members = fields(node, place, ("modelRewrite", "weight"), needed=("modelRewrite",))
     model = _short(members["modelRewrite"], f"{place}.modelRewrite", LONGEST_NAME)
     if "weight" not in members:
         return Target(model)
     return Target(model, integer(members["weight"], f"{place}.weight", 1, _HEAVIEST, "a weight"))
-
-
-def _members(node: yaml.Node, place: str, known: tuple[str, ...], needed: tuple[str, ...] = ()) -> Fields:
-    members = fields(node, place, known)
-    for key in needed:
-        if key not in members:
-            raise Fault(node, f"{place} has no '{key}'")
-    return members
 
 
 def _choice(node: yaml.Node, place: str, known: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ like the rest of the pool. Writes the fleet's column ``breaker_open``.
 from __future__ import annotations
 
 from math import exp
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from picker.routing.decision import Cause
 
@@ -61,13 +61,6 @@ def verdict(outcome: Outcome) -> bool | None:
     if outcome.status in _NO_VERDICT or outcome.cause in (Cause.ABORTED, Cause.UNSEEN):
         return None
     return True
-
-
-class BreakerCounts(NamedTuple):
-    """How many breakers are open, and how many of those are waiting for or in a trial."""
-
-    open: int
-    half_open: int
 
 
 class _Tally:
@@ -163,11 +156,6 @@ class Breaker:
             if 2 * len(self._open) <= len(self._fleet):
                 break
             self._close(state, state.opened_at)
-
-    def counts(self, now: float) -> BreakerCounts:
-        """For metrics."""
-        half = sum(1 for state in self._open.values() if state.until is not None and state.until <= now)
-        return BreakerCounts(open=len(self._open), half_open=half)
 
     def offer(self, now: float, *, status_visible: bool) -> Sequence[Slot]:
         """Show endpoints whose trial is due as closed, for one decision; :meth:`settle` ends that.

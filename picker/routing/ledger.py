@@ -141,12 +141,6 @@ class Ledger:
             self._draining = bool(left.any())
             np.add(self._waiting, left * self._rates, out=self._fleet.own_tokens)
 
-    def next_expiry(self) -> float | None:
-        """When the next untracked entry is to be forgotten."""
-        while self._expiries and self._expiries[0][2].stage is Stage.OVER:
-            heapq.heappop(self._expiries)
-        return self._expiries[0][0] if self._expiries else None
-
     def sent(self, slots: tuple[Slot, ...], tokens: int, visibility: Visibility, now: float) -> Entry:
         """Count a request at the first of ``slots``, all of which are held."""
         self.sync()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,25 +32,9 @@ SHED = Refusal(429, "rejected-saturated", "system saturated, sheddable request d
 """The request may be shed, and the pool has no room."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoutingOptions:
-    """What may be set about routing.
-
-    ``start_grace``: seconds after the first question in which an endpoint without a page makes the choice
-    random. Later it is one that has no pages, and own numbers must do.
-    """
-
-    start_grace: float = 3.0
-
-
-class RoutingSnapshot(NamedTuple):
-    """Routing's own state, for metrics. Numbers of endpoints, but for ``in_flight`` and ``untracked``."""
-
-    in_flight: int
-    untracked: int
-    breakers_open: int
-    breakers_half_open: int
-    full: int
+START_GRACE = 3.0
+"""Seconds after the first question in which an endpoint without a page makes the choice random. Later it
+is one that has no pages, and own numbers must do."""
 
 
 class Router:
@@ -68,14 +51,14 @@ class Router:
         rng: Random,
         *,
         fallbacks: int = 0,
-        options: RoutingOptions = RoutingOptions(),
+        start_grace: float = START_GRACE,
     ) -> None:
         self.profile = profile
         """May be replaced at any time; the next decision uses it."""
         self._fleet = fleet
         self._rng = rng
         self._wanted = 1 + fallbacks
-        self._options = options
+        self._start_grace = start_grace
         self._candidates = Candidates(fleet)
         self._ledger = Ledger(fleet)
         self._breaker = Breaker(fleet)
@@ -164,10 +147,6 @@ class Router:
         self._ledger.page_read(slot, page_time)
         self._pressure.page_read(slot, page_time)
 
-    def next_deadline(self) -> float | None:
-        """When :meth:`tick` has something to do, if no other event comes before."""
-        return self._ledger.next_expiry()
-
     def tick(self, now: float) -> None:
         """Let time pass, and take note of what became of the pool.
 
@@ -175,18 +154,6 @@ class Router:
         """
         self._sync()
         self._ledger.advance(now)
-
-    def snapshot(self, now: float) -> RoutingSnapshot:
-        """State for metrics."""
-        self.tick(now)
-        breakers = self._breaker.counts(now)
-        return RoutingSnapshot(
-            in_flight=self.in_flight,
-            untracked=int(self._fleet.untracked.sum()),
-            breakers_open=breakers.open - breakers.half_open,
-            breakers_half_open=breakers.half_open,
-            full=int((self._fleet.full_until > now).sum()),
-        )
 
     def _choose(self, rows: Rows, question: Question, now: float, prefer: int) -> list[int]:
         choice = self.profile.run(
@@ -203,7 +170,7 @@ class Router:
 
     def _is_unsure(self, rows: Rows, now: float) -> bool:
         """Whether the pool is new and there is an endpoint of which nothing is known yet."""
-        if self._started is None or now - self._started > self._options.start_grace:
+        if self._started is None or now - self._started > self._start_grace:
             return False
         return bool((self._fleet.fetched_at[rows] == -np.inf).any())
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from picker.endpoints.file import EndpointsError, FileSource
+from picker.endpoints.endpoint import EndpointsError
+from picker.endpoints.file import FileSource
 from picker.endpoints.file_format import parse_endpoints
 from picker.watched import Watch
 from tests.endpoints.follow import DEADLINE, Follower

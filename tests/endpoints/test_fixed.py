@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from picker.addresses import HostPort, parse_host_port
 from picker.endpoints import fixed
-from picker.endpoints.endpoint import Endpoint, EndpointsError
+from picker.endpoints.endpoint import Endpoint
 from picker.endpoints.fixed import FixedSource
 from tests.endpoints.follow import Follower
 
@@ -44,18 +45,16 @@ class Names:
             await self.asked.wait_for(lambda: self.count >= until)
 
 
+def members(*addresses: str) -> list[HostPort]:
+    return [parse_host_port(address) for address in addresses]
+
+
 def source(*addresses: str, names: Names) -> FixedSource:
-    return FixedSource(addresses, interval=INTERVAL, resolve=names.resolve)
-
-
-async def test_an_address_that_is_none_ends_the_start_with_one_line() -> None:
-    with pytest.raises(EndpointsError) as caught:
-        await anext(FixedSource(["10.0.0.1:80", "10.0.0.2"]).sets())
-    assert str(caught.value) == "'10.0.0.2' is not host:port, e.g. 10.0.0.2:8000"
+    return FixedSource(members(*addresses), interval=INTERVAL, resolve=names.resolve)
 
 
 async def test_literals_are_taken_as_they_are_and_once() -> None:
-    sets = FixedSource(["10.0.0.1:80", "[FD00::1]:80", "10.0.0.1:80", "10.0.0.1:81"]).sets()
+    sets = FixedSource(members("10.0.0.1:80", "[FD00::1]:80", "10.0.0.1:80", "10.0.0.1:81")).sets()
     assert await anext(sets) == (
         Endpoint("10.0.0.1:80", "10.0.0.1:80"),
         Endpoint("[fd00::1]:80", "[fd00::1]:80"),
@@ -66,7 +65,8 @@ async def test_literals_are_taken_as_they_are_and_once() -> None:
 
 async def test_the_port_of_the_metrics_can_be_another() -> None:
     names = Names(head=["10.0.0.2"])
-    sets = FixedSource(["10.0.0.1:80", "head:80"], metrics_target_port=8080, resolve=names.resolve).sets()
+    pool = members("10.0.0.1:80", "head:80")
+    sets = FixedSource(pool, metrics_target_port=8080, resolve=names.resolve).sets()
     assert await anext(sets) == (
         Endpoint("10.0.0.1:80", "10.0.0.1:8080"),
         Endpoint("10.0.0.2:80", "10.0.0.2:8080", name="head"),
@@ -75,7 +75,7 @@ async def test_the_port_of_the_metrics_can_be_another() -> None:
 
 
 async def test_a_literal_set_ends_only_by_cancellation() -> None:
-    async with Follower(FixedSource(["10.0.0.1:80"], interval=0.0)) as follower:
+    async with Follower(FixedSource(members("10.0.0.1:80"), interval=0.0)) as follower:
         await follower.next()
         assert not follower._task.done()
 
@@ -140,10 +140,10 @@ async def test_a_name_service_that_hangs_is_not_waited_for(monkeypatch: pytest.M
         await asyncio.Event().wait()
         return []
 
-    async with Follower(FixedSource(["pool:80", "10.0.0.1:80"], resolve=hang)) as follower:
+    async with Follower(FixedSource(members("pool:80", "10.0.0.1:80"), resolve=hang)) as follower:
         assert await follower.next() == ["10.0.0.1:80"]
 
 
 async def test_the_systems_resolver() -> None:
-    async with Follower(FixedSource(["localhost:80"])) as follower:
+    async with Follower(FixedSource(members("localhost:80"))) as follower:
         assert await follower.next() in (["127.0.0.1:80"], ["[::1]:80"])

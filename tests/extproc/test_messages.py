@@ -141,7 +141,6 @@ def test_what_is_set_cannot_break_a_header() -> None:
 @pytest.mark.parametrize(
     ("raw", "phase"),
     [
-        (messages.REQUEST_HEADERS_CONTINUE, "request_headers"),
         (messages.RESPONSE_HEADERS_CONTINUE, "response_headers"),
         (messages.REQUEST_BODY_CONTINUE, "request_body"),
         (messages.RESPONSE_BODY_CONTINUE, "response_body"),

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from picker.objects.file import ObjectsError, follow_objects
+from picker.objects.file import follow_objects
+from picker.objects.manifest import ObjectsError
 from picker.objects.rules import Objective
 
 if TYPE_CHECKING:

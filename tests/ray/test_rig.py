@@ -19,14 +19,16 @@ import pytest
 from bench.rig import procs, ray
 from bench.rig.child import PROJECT
 from bench.rig.ray import RayCluster, RayError, quiet_ports
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
 
     from bench.rig.ray import Proxy
 
 START = 240.0
 SOON = 60.0
+soon = partial(eventually, within=SOON, every=0.2)
 needs_ray = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 
@@ -41,12 +43,6 @@ async def status(proxy: Proxy, path: str = "/hello", **options: Any) -> int:
             return response.status
     except (aiohttp.ClientError, TimeoutError):
         return 0
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]], seconds: float = SOON) -> None:
-    async with asyncio.timeout(seconds):
-        while not await condition():  # noqa: ASYNC110 - other processes set no events
-            await asyncio.sleep(0.2)
 
 
 async def is_ok(proxy: Proxy) -> bool:
@@ -192,7 +188,7 @@ class TestCluster:
                 return "ray_serve_num_ongoing_requests_at_replicas{" in await response.text()
 
         for proxy in cluster.proxies:
-            await eventually(partial(shows_its_load, proxy))
+            await soon(partial(shows_its_load, proxy))
 
     async def check_back_pressure(self, cluster: RayCluster) -> None:
         url = f"http://{cluster.proxies[1].address}/v1/chat/completions"
@@ -225,13 +221,13 @@ class TestCluster:
         async def another_listens() -> bool:
             return procs.listener(int(cluster.proxies[1].address.rpartition(":")[2])) not in {killed, None}
 
-        await eventually(another_listens)
-        await eventually(lambda: is_ok(cluster.proxies[1]))
+        await soon(another_listens)
+        await soon(lambda: is_ok(cluster.proxies[1]))
 
     async def check_stopped_node(self, cluster: RayCluster) -> None:
         await cluster.stop_node(1)
         assert await status(cluster.proxies[1]) == 0
-        await eventually(lambda: is_ok(cluster.proxies[0]))
+        await soon(lambda: is_ok(cluster.proxies[0]))
         await cluster.start_node(1)
         assert await status(cluster.proxies[1], "/-/healthz") == 200
 
@@ -241,9 +237,9 @@ class TestCluster:
         async def fails() -> bool:
             return await status(cluster.proxies[1]) in {0, 500}
 
-        await eventually(fails)
+        await soon(fails)
         await cluster.start_node(1)
-        await eventually(lambda: is_ok(cluster.proxies[1]))
+        await soon(lambda: is_ok(cluster.proxies[1]))
 
 
 @pytest.mark.ray
@@ -265,4 +261,4 @@ async def test_nothing_is_left_when_whoever_started_the_cluster_is_killed() -> N
         async def nothing_is_left() -> bool:
             return not procs.session_members(session)
 
-        await eventually(nothing_is_left)
+        await soon(nothing_is_left)

@@ -157,7 +157,6 @@ def test_one_trial_at_a_time_and_its_success_brings_the_endpoint_back() -> None:
     assert first is not None
     assert pool.open_breakers() == [1]
     assert trial(pool) is None, "one at a time"
-    assert pool.router.snapshot(pool.now).breakers_half_open == 1
     pool.router.ended(first, OK, pool.now)
     assert pool.open_breakers() == []
     assert "10.0.0.1:80" in pool.first_choices()
@@ -329,4 +328,5 @@ def test_the_breaker_goes_with_its_endpoint() -> None:
     pool.router.first_token(ticket, pool.now)
     pool.router.ended(ticket, BROKEN, pool.now)
     assert pool.open_breakers() == []
-    assert pool.router.snapshot(pool.now)[1:] == (0, 0, 0, 0)
+    assert not pool.fleet.untracked.any()
+    assert not (pool.fleet.full_until > pool.now).any()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -10,6 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from picker.inference.question import Question
 from picker.routing.decision import Cause, Decision, Outcome, Refusal, Ticket, Visibility
 from tests.routing.support import Pool
+
+if TYPE_CHECKING:
+    from scorer.fleet import Slot
 
 VISIBILITIES = st.builds(Visibility, st.booleans(), st.booleans(), st.booleans())
 NUMBERS = st.integers(1, 6)
@@ -29,12 +34,8 @@ class Requests(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.pool = Pool(4, fallbacks=1)
-        self.running: list[tuple[Ticket, str, int]] = []
+        self.running: list[tuple[Ticket, Slot]] = []
         self.over: list[Ticket] = []
-
-    def _generation(self, address: str) -> int:
-        slot = self.pool.fleet.slot_of(address)
-        return -1 if slot is None else slot.generation
 
     @rule(
         visibility=VISIBILITIES,
@@ -52,8 +53,9 @@ class Requests(RuleBasedStateMachine):
             question, visibility, self.pool.now, replaces=replaces, simplest=simplest
         )
         if isinstance(answer, Decision):
-            first = answer.endpoints[0]
-            self.running.append((answer.ticket, first, self._generation(first)))
+            slot = self.pool.fleet.slot_of(answer.endpoints[0])
+            assert slot is not None
+            self.running.append((answer.ticket, slot))
         else:
             assert isinstance(answer, Refusal)
             assert len(self.pool.fleet) == 0
@@ -106,9 +108,8 @@ class Requests(RuleBasedStateMachine):
     def own_is_what_runs_at_the_present_tenants(self) -> None:
         fleet = self.pool.fleet
         expected = np.zeros(fleet.capacity)
-        for _, address, generation in self.running:
-            slot = fleet.slot_of(address)
-            if slot is not None and slot.generation == generation:
+        for _, slot in self.running:
+            if fleet.holds(slot):
                 expected[slot.row] += 1
         assert fleet.own.tolist() == expected.tolist()
         assert self.pool.router.in_flight == len(self.running)
@@ -124,7 +125,7 @@ class Requests(RuleBasedStateMachine):
         assert not fleet.breaker_open[~fleet.alive].any()
 
     def teardown(self) -> None:
-        for ticket, _, _ in self.running:
+        for ticket, _ in self.running:
             self.pool.router.ended(ticket, Outcome(Cause.CLOSED, status=200), self.pool.now)
         self.pool.now += 1000.0
         self.pool.router.tick(self.pool.now)
@@ -132,7 +133,6 @@ class Requests(RuleBasedStateMachine):
         for column in (fleet.own, fleet.own_tokens, fleet.untracked):
             assert not column.any()
         assert self.pool.router.in_flight == 0
-        assert self.pool.router.next_deadline() is None
 
 
 TestRequests = Requests.TestCase

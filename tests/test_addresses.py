@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from picker.endpoints.addresses import AddressError, HostPort, parse_host, parse_host_port, parse_ip
+from picker.addresses import AddressError, HostPort, parse_host, parse_host_port, parse_ip
 
 
 @pytest.mark.parametrize(

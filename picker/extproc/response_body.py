@@ -1,4 +1,4 @@
-"""The body of an answer on its way through the picker: looked at, changed where it must be, passed on."""
+"""The body of a response on its way through the picker: looked at, changed where it must be, passed on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from picker.extproc.modes import DUPLEX, comes_in_pieces, is_buffered
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from picker.extproc.effects import Buffer
+    from picker.extproc.effects import Buffer, Effect
     from picker.inference.restore import ModelRestorer
     from picker.inference.usage import Usage, UsageReader
 
@@ -26,8 +26,8 @@ _PASS: Final = Send((RESPONSE_BODY_CONTINUE,))
 _NOTHING: Final = memoryview(b"")
 
 
-class AnswerBody:
-    """One answer's body in the gateway's ``mode`` for it; chunks longer than ``chunk_limit`` are split.
+class ResponseBody:
+    """One response's body in the gateway's ``mode`` for it; chunks longer than ``chunk_limit`` are split.
 
     ``reader`` finds out what was used, ``restorer`` puts the client's name of the model back.
     """
@@ -65,7 +65,7 @@ class AnswerBody:
         wrong = self._restorer is not None and self._length_told and comes_in_pieces(self._mode)
         return (CONTENT_LENGTH,) if wrong else ()
 
-    def pass_on(self, data: memoryview, *, end: bool) -> list[Send]:
+    def pass_on(self, data: memoryview, *, end: bool) -> list[Effect]:
         """Answer one message of the body."""
         if self._reader is not None:
             self._reader.feed(data)
@@ -77,7 +77,7 @@ class AnswerBody:
             return [Send(streamed(RESPONSE_BODY_ANSWER, data, end_of_stream=end))]
         return self._streamed((data,), end=end)
 
-    def rest(self) -> list[Send]:
+    def rest(self) -> list[Effect]:
         """Give out, before trailers, what was kept back.
 
         Not in the other modes: there nothing can be sent any more, and what is kept back is no JSON.
@@ -86,7 +86,7 @@ class AnswerBody:
             return []
         return self._streamed(self._restorer.feed(_NOTHING, end=True), end=False)
 
-    def _streamed(self, chunk: Sequence[Buffer], *, end: bool) -> list[Send]:
+    def _streamed(self, chunk: Sequence[Buffer], *, end: bool) -> list[Effect]:
         answers = streamed_chunks(RESPONSE_BODY_ANSWER, chunk, self._chunk_limit, end_of_stream=end)
         return [Send(segments) for segments in answers]
 
