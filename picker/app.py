@@ -24,9 +24,11 @@ from picker.observe.prometheus import Metrics
 from picker.routing.router import Router
 from picker.serving.contract import ServingError
 from picker.serving.drain import Drain
-from picker.serving.grpcio import GrpcioTransport, TransportOptions, message_limit
+from picker.serving.grpcio import GrpcioTransport
 from picker.serving.health import Health, HealthServer
+from picker.serving.http2.transport import Http2Transport
 from picker.serving.listening import Address
+from picker.serving.options import TransportOptions, message_limit
 from picker.serving.tls import ServerTls
 from picker.settings import variable
 from picker.streams import Streams
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from picker.endpoints.endpoint import Endpoint, Source
+    from picker.serving.contract import Transport
     from picker.settings import Settings
     from scorer.fleet import Slot
 
@@ -163,7 +166,7 @@ class App:
 
         return Roster(self._fleet, on_added=scraper.watch, on_removed=removed, on_changed=scraper.watch)
 
-    def _transport(self) -> GrpcioTransport:
+    def _transport(self) -> Transport:
         settings = self._settings
         streams = Streams(
             routing=self._router,
@@ -183,8 +186,13 @@ class App:
         )
         tls = ServerTls(cert_path=settings.cert_path) if settings.secure_serving else None
         options = TransportOptions(
-            address=self._address("grpc_port"), max_message=message_limit(settings.max_body), tls=tls
+            address=self._address("grpc_port"),
+            max_message=message_limit(settings.max_body),
+            tls=tls,
+            max_unfinished=settings.max_buffered,
         )
+        if settings.transport == "http2":
+            return Http2Transport(streams.accept, self._health, options)
         return GrpcioTransport(streams.accept, self._health, options)
 
     def _address(self, name: str) -> Address:
