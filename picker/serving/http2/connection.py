@@ -446,7 +446,7 @@ class Connection:
         self._preface = self._preface[len(part) :]
         return len(part)
 
-    def _read(self, data: Buffer, position: int) -> int:  # noqa: C901 - the hot loop, kept in one piece
+    def _read(self, data: Buffer, position: int) -> int:  # noqa: C901, PLR0912 - the hot loop, in one piece
         """Read all frames that are there, and of a DATA frame also its beginning; returns where that ends."""
         end = len(data)
         streams = self._streams
@@ -468,7 +468,9 @@ class Connection:
             if kind == DATA and flags <= END_STREAM and stop <= end and length >= PREFIX_SIZE:
                 # The usual case: a frame that is one message, or the last one.
                 stream = streams.get(stream_id)
-                if stream is not None and stream.simple and self._block is None:
+                if stream is None or self._block is not None:
+                    pass
+                elif stream.simple:
                     compressed, size = unpack_prefix(data, start)
                     if size == length - PREFIX_SIZE and not compressed and size <= max_message:
                         self._uncredited += length
@@ -481,6 +483,13 @@ class Connection:
                         elif stream.uncredited > _STREAM_STEP:
                             self._credit(stream)
                         continue
+                elif stream.reader is not None and stream.reader.missing > length and not flags:
+                    # The next usual: one of the frames in the middle of a large message.
+                    self._uncredited += length
+                    stream.uncredited += length
+                    self._extend(stream, stream.reader, data[start:stop])
+                    position = stop
+                    continue
             stream_id &= MAX_STREAM_ID
             self._check(kind, flags, stream_id, length)
             if kind == DATA and not flags & PADDED:
@@ -590,6 +599,19 @@ class Connection:
             return False
         stream.simple = stream.content_left is None and not stream.reader.partial
         return True
+
+    def _extend(self, stream: _Stream, reader: MessageReader, part: Buffer) -> None:
+        """Read what belongs to a message and does not end it."""
+        if stream.content_left is not None:
+            self._absorb(stream, part)
+            return
+        try:
+            reader.extend(part)
+        except MessageError as error:
+            self._fail(stream, error.status, str(error))
+        else:
+            if stream.uncredited > _STREAM_STEP:
+                self._credit(stream)
 
     def _half_close(self, stream: _Stream) -> None:
         stream.half_closed = True
@@ -816,20 +838,14 @@ class Connection:
     def _pump(self, stream: _Stream) -> None:
         """Send what the windows allow of a stream's outbox."""
         outbox = stream.outbox
-        if outbox is None:
+        size = min(stream.window, self._window, stream.queued)
+        if outbox is None or size <= 0 or self._paused:
             return
-        while outbox and not self._paused:
-            allowed = min(stream.window, self._window, self._frame_size)
-            if allowed <= 0:
-                break
-            parts = _cut(outbox, allowed)
-            size = min(allowed, stream.queued)
-            self._out.append(FRAME_HEADER.pack(size >> 8, size & 0xFF, DATA, 0, stream.stream_id))
-            self._out += parts
-            stream.window -= size
-            self._window -= size
-            stream.queued -= size
-            self._queued -= size
+        stream.window -= size
+        self._window -= size
+        stream.queued -= size
+        self._queued -= size
+        self._frame_up(outbox, size, stream.stream_id)
         if not outbox:
             stream.outbox = None
             del self._waiting[stream.stream_id]
@@ -840,6 +856,24 @@ class Connection:
         if stream.uncredited > _STREAM_STEP and not (stream.half_closed or stream.finishing):
             self._credit(stream)
         self._credit_connection()
+
+    def _frame_up(self, outbox: deque[Buffer], size: int, stream_id: int) -> None:
+        """Move ``size`` bytes off the front into frames, without copying."""
+        out = self._out
+        while size:
+            length = min(size, self._frame_size)
+            size -= length
+            out.append(FRAME_HEADER.pack(length >> 8, length & 0xFF, DATA, 0, stream_id))
+            while length:
+                segment = outbox[0]
+                if len(segment) > length:
+                    view = memoryview(segment)
+                    out.append(view[:length])
+                    outbox[0] = view[length:]
+                    break
+                out.append(segment)
+                length -= len(segment)
+                outbox.popleft()
 
     # Ends
 
@@ -937,17 +971,3 @@ def _without_padding(payload: bytes) -> bytes:
     if not payload or payload[0] >= len(payload):
         raise _FaultError(ErrorCode.PROTOCOL_ERROR, "more padding than payload")
     return payload[1 : len(payload) - payload[0]]
-
-
-def _cut(outbox: deque[Buffer], allowed: int) -> list[Buffer]:
-    """Take up to ``allowed`` bytes off the front, without copying."""
-    parts: list[Buffer] = []
-    while outbox and allowed:
-        segment = outbox.popleft()
-        if len(segment) > allowed:
-            view = memoryview(segment)
-            outbox.appendleft(view[allowed:])
-            segment = view[:allowed]
-        parts.append(segment)
-        allowed -= len(segment)
-    return parts

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from picker.serving.contract import Buffer
 
 
+_RESERVE_LEAST = 64 * 1024
+_RESERVE_FACTOR = 4
+
+
 class MessageError(Exception):
     """The stream cannot go on; the client is told ``status`` and the text."""
 
@@ -33,14 +37,16 @@ class Gathering:
 class MessageReader:
     """Reads the messages of one stream."""
 
-    __slots__ = ("_account", "_body", "_limit", "_missing", "_prefix")
+    __slots__ = ("_account", "_body", "_limit", "_prefix", "_reserved", "missing")
 
     def __init__(self, limit: int, account: Gathering) -> None:
         self._limit = limit
         self._account = account
         self._prefix = b""
         self._body: BytesIO | None = None
-        self._missing = 0
+        self._reserved = 0  # how large the buffer is, at most the message
+        self.missing = 0
+        """Bytes of the message begun that are still to come; 0 where that is not known yet."""
 
     @property
     def partial(self) -> bool:
@@ -56,10 +62,24 @@ class MessageReader:
             if self._body is None:
                 at = self._begin(view, at)
             if self._body is not None:
-                at = self._gather(self._body, view, at)
-                if not self._missing:
+                part = view[at : at + self.missing]
+                self.extend(part)
+                at += len(part)
+                if not self.missing:
                     messages.append(self._take(self._body))
         return messages
+
+    def extend(self, part: Buffer) -> None:
+        """Take fewer bytes than are ``missing``: ``feed`` for where much comes. Raises ``MessageError``."""
+        account = self._account
+        if self._body is not None:
+            if self._body.tell() + len(part) > self._reserved:
+                self._reserve(self._body, len(part))
+            size = self._body.write(part)
+            self.missing -= size
+            account.held += size
+        if account.held > account.limit:
+            raise MessageError(Status.RESOURCE_EXHAUSTED, "too many unfinished messages")
 
     def release(self) -> None:
         """Give up what was gathered."""
@@ -73,20 +93,22 @@ class MessageReader:
         self._prefix += view[at:stop]
         if len(self._prefix) < PREFIX_SIZE:
             return len(view)
-        self._missing = check_prefix(self._prefix, 0, self._limit)
+        self.missing = check_prefix(self._prefix, 0, self._limit)
         self._prefix = b""
-        # Unlike other buffers it grows without a copy and gives itself away as bytes without one. It
-        # is not made as large as the prefix claims: that is for the client to prove.
+        # Unlike other buffers it gives itself away as bytes without a copy.
         self._body = BytesIO()
+        self._reserved = 0
         return stop
 
-    def _gather(self, body: BytesIO, view: memoryview, at: int) -> int:
-        taken = body.write(view[at : at + self._missing])
-        self._missing -= taken
-        self._account.held += taken
-        if self._missing and self._account.held > self._account.limit:
-            raise MessageError(Status.RESOURCE_EXHAUSTED, "too many unfinished messages")
-        return at + taken
+    def _reserve(self, body: BytesIO, coming: int) -> None:
+        """Make the buffer larger: in few steps, but not by much more than the client has proved to send."""
+        have = body.tell()
+        wanted = max(_RESERVE_FACTOR * have, have + coming, _RESERVE_LEAST)
+        self._reserved = min(wanted, have + self.missing)
+        if self._reserved:
+            body.seek(self._reserved - 1)
+            body.write(b"\0")
+            body.seek(have)
 
     def _take(self, body: BytesIO) -> bytes:
         self.release()
