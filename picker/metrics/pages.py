@@ -111,6 +111,7 @@ class Families:
         mark = b"\n# TYPE " + prefix
         parts = (b"\n" + page if page.startswith(mark[1:]) else page).split(mark, _MAX_FAMILIES)
         self._page = page
+        self._last = parts[-1]
         self._sections: dict[bytes, bytes] = {}
         for part in parts[1:]:
             self._sections.setdefault(prefix + part[: part.find(b" ")], part)
@@ -120,6 +121,8 @@ class Families:
         if not self._sections:
             return samples(self._page, name, limit)
         section = self._sections.get(name) or self._sections.get(name.rpartition(b"_")[0], b"")
+        if section is not self._last:
+            section += b"\n"  # that was a part of the next section's mark
         return samples(section, name, limit)
 
 

@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING
 
 from picker.metrics.dialects.dialect import Dialect
-from picker.metrics.pages import mean, samples, total
+from picker.metrics.pages import Families, mean, samples, total
 from picker.metrics.reading import Reading
 
 if TYPE_CHECKING:
@@ -36,24 +36,25 @@ def read(page: bytes) -> Reading:
 
     A page with only one of *waiting* and *running* does not say how much is there.
     """
-    queue = total(samples(page, _WAITING))
-    running = total(samples(page, _RUNNING))
-    kv_usage = mean(samples(page, _KV_USAGE))
+    families = Families(page, b"vllm:")
+    queue = total(families.samples(_WAITING))
+    running = total(families.samples(_RUNNING))
+    kv_usage = mean(families.samples(_KV_USAGE))
     if math.isnan(kv_usage):
-        kv_usage = mean(samples(page, _KV_USAGE_BEFORE_0_10))
+        kv_usage = mean(families.samples(_KV_USAGE_BEFORE_0_10))
     return Reading(
         load=queue + running,
         queue=queue,
         running=running,
         kv_usage=kv_usage,
-        models=_adapters(page),
+        models=_adapters(families),
         engine=next((repr(sample.value) for sample in samples(page, _STARTED, limit=1)), ""),
     )
 
 
-def _adapters(page: bytes) -> frozenset[str]:
+def _adapters(families: Families) -> frozenset[str]:
     """Adapters of the latest series: vLLM leaves old ones behind, the value is when each was written."""
-    latest = max(samples(page, _LORA), key=_written, default=None)
+    latest = max(families.samples(_LORA), key=_written, default=None)
     if latest is None:
         return frozenset()
     lists = (latest.label(b"running_lora_adapters"), latest.label(b"waiting_lora_adapters"))
