@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from urllib.parse import quote
 
@@ -88,12 +89,11 @@ class Client:
         first part is read. Raises FetchError, and nothing else.
         """
         request = (
-            f"GET {quote(path, safe=_AS_IT_IS)} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: serve-picker\r\n"
+            f"GET {_quoted(path)} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: serve-picker\r\n"
             f"Accept: {accept}\r\nAccept-Encoding: {'gzip' if compressed else 'identity'}\r\n\r\n"
         ).encode("latin-1", "replace")
         try:
-            async with asyncio.timeout(deadline):
-                response = await self._ask(address, request, limit, _CONNECT_SHARE * deadline)
+            response = await self._ask(address, request, limit, deadline)
             return Answer(response.status, response.body())
         except TimeoutError:
             raise FetchError(Outcome.TIMEOUT, f"no whole answer within {deadline:g} s") from None
@@ -102,20 +102,21 @@ class Client:
         except (BrokenError, OSError) as error:
             raise FetchError(Outcome.BROKEN, _first_line(error)) from None
 
-    async def _ask(self, address: str, request: bytes, limit: int, patience: float) -> Response:
+    async def _ask(self, address: str, request: bytes, limit: int, deadline: float) -> Response:
         """Ask on a kept connection; if its server has closed it meanwhile, on a new one."""
+        until = self._loop.time() + deadline
         while connection := self._kept(address):
             response = Response(limit)
             try:
-                await connection.ask(request, response)
-            except OSError:
+                await connection.ask(request, response, until)
+            except ConnectionError:
                 if response.begun:
                     raise
                 continue
             return self._keep(address, connection, response)
         response = Response(limit)
-        connection = await self._connect(address, patience)
-        await connection.ask(request, response)
+        connection = await self._connect(address, _CONNECT_SHARE * deadline)
+        await connection.ask(request, response, until)
         return self._keep(address, connection, response)
 
     async def _connect(self, address: str, patience: float) -> _Connection:
@@ -175,12 +176,14 @@ class _Connection(asyncio.Protocol):
         self._response: Response | None = None
         self._waiter: asyncio.Future[None] | None = None
 
-    async def ask(self, request: bytes, response: Response) -> None:
+    async def ask(self, request: bytes, response: Response, until: float) -> None:
         """Send ``request`` and wait until ``response`` is complete; else the connection is closed.
 
-        Raises OSError where the connection breaks, and what ``response`` raises.
+        Raises OSError where the connection breaks, TimeoutError at the time ``until`` of the loop, and
+        what ``response`` raises.
         """
         self._response, self._waiter = response, self._loop.create_future()
+        timer = self._loop.call_at(until, self._end, TimeoutError())
         try:
             self._transport.write(request)
             await self._waiter
@@ -188,6 +191,7 @@ class _Connection(asyncio.Protocol):
             self.abort()
             raise
         finally:
+            timer.cancel()
             self._response = self._waiter = None
 
     def abort(self) -> None:
@@ -237,6 +241,11 @@ class _Connection(asyncio.Protocol):
                 waiter.set_result(None)
             else:
                 waiter.set_exception(error)
+
+
+@lru_cache(maxsize=64)
+def _quoted(path: str) -> str:
+    return quote(path, safe=_AS_IT_IS)
 
 
 def _first_line(error: Exception) -> str:

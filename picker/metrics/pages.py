@@ -98,6 +98,19 @@ def _positions(page: bytes, name: bytes) -> Iterator[int]:
         start = page.find(needle, end)
 
 
+def family(page: bytes, name: bytes) -> bytes:
+    """The part of a page that has the family ``name``; empty if it has none.
+
+    Goes by the ``# TYPE`` line and the format's rule that a family is one group of lines, so that of a
+    family at the page's beginning the rest is not searched. A page without such lines is given as it is.
+    """
+    start = page.find(b"# TYPE " + name + b" ")
+    if start < 0:
+        return b"" if b"# TYPE " in page else page
+    end = page.find(b"\n# TYPE ", start)
+    return page[start:] if end < 0 else page[start : end + 1]
+
+
 class Families:
     """The families whose names share a prefix, found in one pass over the page.
 

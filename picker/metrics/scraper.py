@@ -159,6 +159,8 @@ class Scraper:
         self._targets: dict[Slot, _Target] = {}
         self._resting = np.zeros(fleet.capacity, dtype=np.bool_)
         """Rows of endpoints that are asked less often than their dialect says."""
+        self._fair_interval = 0.0
+        """Seconds between two pages at which those that work share what may be asked in all."""
         self._unattempted: set[_Target] = set()
         self._all_attempted = asyncio.Event()
         self._all_attempted.set()
@@ -207,11 +209,13 @@ class Scraper:
             self._look(self._clock())
 
     def _look(self, now: float) -> None:
-        """End the rest of the endpoints that got a request.
+        """See how many work, and end the rest of the endpoints that got a request.
 
         Those that get one at the same time are asked over an interval, not all at once.
         """
         resting = self._resting
+        awake = len(self._targets) - int(np.count_nonzero(resting))
+        self._fair_interval = awake / _MOST_PAGES
         for row in (resting & (self._fleet.sent_at[: len(resting)] > now - _RECENT)).nonzero()[0].tolist():
             resting[row] = False
             target = self._targets.get(self._fleet.slot_at(row))
@@ -369,8 +373,7 @@ class Scraper:
         """Seconds between two pages of an endpoint that works."""
         if dialect is None:
             return max(self._options.interval or 0.0, _UNKNOWN_INTERVAL)
-        awake = len(self._targets) - int(np.count_nonzero(self._resting))
-        return max(self._options.interval or dialect.interval, dialect.min_interval, awake / _MOST_PAGES)
+        return max(self._options.interval or dialect.interval, dialect.min_interval, self._fair_interval)
 
     def _tell_failure(self, target: _Target, reason: str, *, with_traceback: bool = False) -> None:
         if not target.told:

@@ -483,6 +483,7 @@ async def test_very_many_that_work_share_a_bounded_number_of_pages() -> None:
     scraper, first = scraper_at_rest(ScrapeOptions())
     for number in range(999):
         scraper.watch(scraper._fleet.add(f"127.0.0.2:{number}"), Endpoint("", ""))
+    scraper._look(0.0)
     assert arrive(scraper, first, load=1.0) >= 1000 / 500
     assert 2.0 <= arrive(scraper, first, load=2.0) <= 2.2
 

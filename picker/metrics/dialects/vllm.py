@@ -9,10 +9,12 @@ import math
 from typing import TYPE_CHECKING
 
 from picker.metrics.dialects.dialect import Dialect
-from picker.metrics.pages import Families, mean, samples, total
+from picker.metrics.pages import family, mean, samples, total
 from picker.metrics.reading import Reading
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from picker.metrics.pages import Sample
 
 _WAITING = b"vllm:num_requests_waiting"
@@ -36,25 +38,28 @@ def read(page: bytes) -> Reading:
 
     A page with only one of *waiting* and *running* does not say how much is there.
     """
-    families = Families(page, b"vllm:")
-    queue = total(families.samples(_WAITING))
-    running = total(families.samples(_RUNNING))
-    kv_usage = mean(families.samples(_KV_USAGE))
+    queue = total(_samples(page, _WAITING))
+    running = total(_samples(page, _RUNNING))
+    kv_usage = mean(_samples(page, _KV_USAGE))
     if math.isnan(kv_usage):
-        kv_usage = mean(families.samples(_KV_USAGE_BEFORE_0_10))
+        kv_usage = mean(_samples(page, _KV_USAGE_BEFORE_0_10))
     return Reading(
         load=queue + running,
         queue=queue,
         running=running,
         kv_usage=kv_usage,
-        models=_adapters(families),
+        models=_adapters(page),
         engine=next((repr(sample.value) for sample in samples(page, _STARTED, limit=1)), ""),
     )
 
 
-def _adapters(families: Families) -> frozenset[str]:
+def _samples(page: bytes, name: bytes) -> Iterator[Sample]:
+    return samples(family(page, name), name)  # vLLM's gauges come first on its page
+
+
+def _adapters(page: bytes) -> frozenset[str]:
     """Adapters of the latest series: vLLM leaves old ones behind, the value is when each was written."""
-    latest = max(families.samples(_LORA), key=_written, default=None)
+    latest = max(_samples(page, _LORA), key=_written, default=None)
     if latest is None:
         return frozenset()
     lists = (latest.label(b"running_lora_adapters"), latest.label(b"waiting_lora_adapters"))
