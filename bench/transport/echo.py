@@ -16,9 +16,14 @@ from picker.serving.listening import Address
 from picker.serving.options import TransportOptions, message_limit
 
 if TYPE_CHECKING:
-    from picker.serving.contract import Stream
+    from collections.abc import Callable
 
-TRANSPORTS = {"grpcio": GrpcioTransport, "http2": Http2Transport}
+    from picker.serving.contract import Accept, Stream, Transport
+
+TRANSPORTS: dict[str, Callable[[Accept, Health, TransportOptions], Transport]] = {
+    "grpcio": GrpcioTransport,
+    "http2": Http2Transport,
+}
 MAX_BODY = 64 * 1024 * 1024
 
 

@@ -7,7 +7,7 @@ those of RFC 9113.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from math import inf
 from struct import Struct
@@ -216,7 +216,7 @@ class Connection:
         self._events: list[Event] = []
         self._streams: dict[int, _Stream] = {}
         self._last_id = 0
-        self._early_ends: dict[int, None] = {}
+        self._early_ends: OrderedDict[int, None] = OrderedDict()  # a dict is slow to lose its oldest entry
         self.unanswered_resets = 0
         """Streams that the client reset before it got any answer; whoever reads it may set it back."""
 
@@ -895,7 +895,7 @@ class Connection:
         self._out.append(frames.rst_stream(stream_id, code))
         self._early_ends[stream_id] = None
         if len(self._early_ends) > _EARLY_ENDS:
-            del self._early_ends[next(iter(self._early_ends))]
+            self._early_ends.popitem(last=False)
 
     def _fail(self, stream: _Stream, status: Status, message: str) -> None:
         """End a stream by a gRPC status, and tell its owner."""

@@ -104,7 +104,9 @@ class MessageReader:
         """Make the buffer larger: in few steps, but not by much more than the client has proved to send."""
         have = body.tell()
         wanted = max(_RESERVE_FACTOR * have, have + coming, _RESERVE_LEAST)
-        self._reserved = min(wanted, have + self.missing)
+        whole = have + self.missing
+        # All of it from its half on: a small last step would make BytesIO reserve more than the whole.
+        self._reserved = wanted if 2 * wanted < whole else whole
         if self._reserved:
             body.seek(self._reserved - 1)
             body.write(b"\0")

@@ -54,7 +54,10 @@ class Frame:
 
 
 def block(**changes: str | None) -> bytes:
-    """A request's header block without state; ``changes`` by name, ``_`` for ``-`` and a leading ``_`` for ``:``."""
+    """A request's header block that needs no state.
+
+    ``changes`` are by name, with ``_`` for ``-`` and a leading ``_`` for ``:``; None leaves a header out.
+    """
     wanted: dict[str, str | None] = {
         **REQUEST,
         **{

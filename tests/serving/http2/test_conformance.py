@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -350,7 +351,7 @@ def test_window_updates_of_nothing(peer: Peer) -> None:
         {"content_length": "1" * 5000},
     ],
 )
-def test_malformed_requests_are_reset(peer: Peer, changes: dict[str, str | None]) -> None:
+def test_malformed_requests_are_reset(peer: Peer, changes: dict[str, Any]) -> None:
     assert peer.feed(opening(**changes)) == []
     assert peer.reset() == ErrorCode.PROTOCOL_ERROR
     assert peer.feed(opening(3)) == [StreamOpened(3, METHOD)]
@@ -393,7 +394,7 @@ def test_trailers_that_are_none(peer: Peer, flags: int, headers: list[tuple[str,
     [({"content_type": "text/html"}, "415"), ({"content_type": None}, "415"), ({"_method": "GET"}, "405")],
 )
 def test_requests_that_are_no_grpc_get_an_http_status(
-    peer: Peer, changes: dict[str, str | None], status: str
+    peer: Peer, changes: dict[str, Any], status: str
 ) -> None:
     assert peer.feed(opening(**changes), frame(DATA, 0, 1, b"any"), frame(DATA, END_STREAM, 1)) == []
     assert peer.status()[":status"] == status
