@@ -144,15 +144,25 @@ class Http2Transport:
             protocol.reset_all(Status.UNAVAILABLE, "the picker is stopping")
 
     async def _close_connections(self) -> None:
+        # A client that was asked to open no more streams answers, and is left then; closing on it
+        # before could cut off what it was just sending, and the GOAWAY with it.
+        if await self._all_lost(_LINGER):
+            return
         for protocol in tuple(self.protocols):
             protocol.close()
+        if not await self._all_lost(_LINGER):
+            for protocol in tuple(self.protocols):
+                protocol.abort()
+
+    async def _all_lost(self, seconds: float) -> bool:
+        """Wait so long for all connections to end."""
         try:
-            async with asyncio.timeout(_LINGER):
+            async with asyncio.timeout(seconds):
                 while self.protocols:
                     await next(iter(self.protocols)).lost.wait()
         except TimeoutError:
-            for protocol in tuple(self.protocols):
-                protocol.abort()
+            return False
+        return True
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = loop.call_later(_TICK, self._tick, loop)
