@@ -148,7 +148,10 @@ class App:
     def _scraper(self) -> Scraper:
         settings = self._settings
         options = ScrapeOptions(
-            dialect=settings.metrics_dialect, interval=settings.metrics_interval, path=settings.metrics_path
+            dialect=settings.metrics_dialect,
+            interval=settings.metrics_interval,
+            idle_interval=settings.metrics_idle_interval,
+            path=settings.metrics_path,
         )
         return Scraper(
             self._fleet,

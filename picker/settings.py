@@ -163,6 +163,9 @@ class Settings(BaseModel):
     metrics_interval: PositiveSeconds | None = Field(
         None, description="time between two scrapes [per dialect]", examples=["1s"]
     )
+    metrics_idle_interval: PositiveSeconds = Field(
+        4.0, description="the same while an endpoint has nothing to do, at most", examples=["4s"]
+    )
     metrics_path: str | None = Field(
         None, pattern="^/", description="path of the metrics page [per dialect]", examples=["/metrics"]
     )

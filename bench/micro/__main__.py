@@ -32,7 +32,9 @@ _FIRST_REPEATS = 20
 @click.command()
 @click.option("--only", default="", help="Steps whose name has this text.")
 @click.option("--runs", type=click.IntRange(1), default=5, show_default=True)
-@click.option("--seconds", type=click.FloatRange(0.01), default=0.3, show_default=True, help="Per step and run.")
+@click.option(
+    "--seconds", type=click.FloatRange(0.01), default=0.3, show_default=True, help="Per step and run."
+)
 @click.option("--out", type=click.Path(path_type=Path), default=OUT, help="Folder of the JSON.")
 def main(only: str, runs: int, seconds: float, out: Path) -> None:
     """Measure every step in turn, as often as there are runs."""
@@ -42,9 +44,7 @@ def main(only: str, runs: int, seconds: float, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"micro-{time.strftime('%Y%m%d-%H%M%S')}.json"
     machine = {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
-    path.write_bytes(
-        orjson.dumps({"machine": machine, "us_per_step": figures}, option=orjson.OPT_INDENT_2)
-    )
+    path.write_bytes(orjson.dumps({"machine": machine, "us_per_step": figures}, option=orjson.OPT_INDENT_2))
     console.print(f"All figures: {path}", soft_wrap=True)
 
 

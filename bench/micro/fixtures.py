@@ -34,7 +34,11 @@ ANSWER_HEADERS = {
 
 def chat(size: int) -> bytes:
     """The body of a chat request of about ``size`` bytes."""
-    frame: dict[str, object] = {"model": "llama", "messages": [{"role": "user", "content": ""}], "stream": True}
+    frame: dict[str, object] = {
+        "model": "llama",
+        "messages": [{"role": "user", "content": ""}],
+        "stream": True,
+    }
     words = "".join(random.Random(size).choices("abcdefghij klmno", k=size - len(orjson.dumps(frame))))
     frame["messages"] = [{"role": "user", "content": words}]
     return orjson.dumps(frame)

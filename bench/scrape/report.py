@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from bench.scrape.measure import IdleShare, PageCost, Plan
 
 LEFT_OUT = (
-    "Left out: TLS, networks, servers that take their time (a Ray node: 20 ms and more). The servers share this "
-    "machine's cores, so trust ratios within a run more than absolute figures."
+    "Left out: TLS, networks, servers that take their time (a Ray node: 20 ms and more). The servers share "
+    "this machine's cores, so trust ratios within a run more than absolute figures."
 )
 
 
@@ -44,7 +44,8 @@ def pages_table(costs: Sequence[PageCost]) -> Table:
 
 
 def _cells(figures: Sequence[float]) -> list[str]:
-    return [form.format(figure) for form, figure in zip(("{:.0f}", "{:.0f}", "{:.0f}", "{:.2f}"), figures, strict=True)]
+    forms = ("{:.0f}", "{:.0f}", "{:.0f}", "{:.2f}")
+    return [form.format(figure) for form, figure in zip(forms, figures, strict=True)]
 
 
 def idle_table(shares: Sequence[IdleShare]) -> Table:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import re
 import zlib
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 OK: Final = 200
 _LONGEST_HEAD: Final = 32 * 1024
@@ -30,6 +33,12 @@ _LENGTH: Final = re.compile(rb"[0-9]{1,15}")
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;.*)?")
 _INTERIM: Final = (100, 102, 103)
 _BODILESS: Final = (204, 304)
+
+
+def _headers_of(head: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Those that tell how to read on, in lower case."""
+    for name, value in _TELLING.findall(head):
+        yield name.lower(), value.strip().lower()
 
 
 class BrokenError(ValueError):
@@ -147,8 +156,7 @@ class Response:
         if status < OK:
             raise BrokenError("an upgrade that was not asked for")
         told: dict[bytes, bytes] = {}
-        for name, value in _TELLING.findall(head):
-            name, value = name.lower(), value.strip().lower()
+        for name, value in _headers_of(head):
             told[name] = told[name] + b"," + value if name in told else value
         self.status = status
         self._frame(told, persistent=match[1] == b"1")

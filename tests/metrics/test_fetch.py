@@ -1,4 +1,7 @@
-"""The client's connections: kept, replaced, given up. What bad answers do is in test_scraper and test_http1."""
+"""The client's connections: kept, replaced, given up.
+
+What becomes of bad answers is in test_scraper and test_http1.
+"""
 
 from __future__ import annotations
 
@@ -97,8 +100,8 @@ async def test_idle_connections_are_closed_in_time(monkeypatch: pytest.MonkeyPat
     async with served(PAGE) as server, Client() as client:
         await get(client, server)
         async with asyncio.timeout(PATIENCE):
-            while client._idle:
-                await asyncio.sleep(0.01)
+            await asyncio.wait(server._busy)
+        assert not client._idle
 
 
 def test_it_is_the_same_on_uvloop() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 
 import pytest
@@ -174,7 +175,7 @@ def test_damaged_answers_end_well_or_by_the_two_errors(kind: str, noise: bytes, 
     answer, _ = ANSWERS[kind]
     damaged = answer[:at] + noise + answer[at + len(noise) :]
     response = Response(LIMIT)
-    try:
+    with contextlib.suppress(BrokenError, TooLargeError):
         for start in range(0, len(damaged), step):
             if response.feed(damaged[start : start + step]):
                 break
@@ -182,5 +183,3 @@ def test_damaged_answers_end_well_or_by_the_two_errors(kind: str, noise: bytes, 
                 response.feed()
         if response.complete or response.end():
             assert len(response.body()) <= LIMIT
-    except (BrokenError, TooLargeError) as error:
-        assert str(error).isprintable()
