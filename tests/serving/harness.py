@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -33,8 +34,8 @@ CLIENT_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subc
 Make = Callable[["Accept", Health, TransportOptions], "Transport"]
 
 TRANSPORTS: dict[str, Make] = {"grpcio": GrpcioTransport, "http2": Http2Transport}
-make: Make = GrpcioTransport
-"""The transport under test; the fixture ``transport`` sets it."""
+make: Make = TRANSPORTS[os.environ.get("PICKER_TRANSPORT", "http2")]
+"""The transport under test; the fixture ``transport`` sets it to each, the environment for all else."""
 
 
 class Recorder:

@@ -7,10 +7,8 @@ those of RFC 9113.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from dataclasses import dataclass
-from math import inf
-from struct import Struct
 from typing import TYPE_CHECKING, ClassVar
 
 from picker.serving.http2 import frames, heads
@@ -33,7 +31,6 @@ from picker.serving.http2.frames import (
     HEADERS,
     MAX_STREAM_ID,
     MAX_WINDOW,
-    MESSAGE_HEAD,
     MESSAGE_PREFIX,
     PADDED,
     PING,
@@ -45,6 +42,8 @@ from picker.serving.http2.frames import (
 )
 from picker.serving.http2.heads import HeadDecoder, Status
 from picker.serving.http2.messages import Gathering, MessageError, MessageReader
+from picker.serving.http2.outgoing import Outgoing, trailers_ok
+from picker.serving.http2.streams import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,9 +67,6 @@ CONNECTION_BACKLOG = 16 << 20
 
 _EARLY_ENDS = 4_096
 """Streams we ended before the client did, whose last frames may still be on their way."""
-
-_RETRACTED = 256
-"""Buffers that are looked through to take back a stream's messages; beyond, the stream is only reset."""
 
 _IDLE_FRAMES = 1_000
 """Frames in one second that ask for nothing of use: pings, settings, empty data, unknown types."""
@@ -98,16 +94,6 @@ _OUR_SETTINGS = {
 }
 
 
-def _fixed(flags: int, block: bytes) -> Callable[[int], bytes]:
-    packer = Struct(f">5sI{len(block)}s")
-    head = frames.frame(HEADERS, flags, 0, block)[:5]
-    return lambda stream_id: packer.pack(head, stream_id, block)
-
-
-_answer_head = _fixed(END_HEADERS, heads.ANSWER_HEAD)
-_trailers_ok = _fixed(END_HEADERS | END_STREAM, heads.TRAILERS_OK)
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a client may do."""
@@ -122,44 +108,6 @@ class _FaultError(Exception):
     def __init__(self, code: ErrorCode, text: str) -> None:
         super().__init__(text)
         self.code = code
-
-
-class _Stream:
-    """An open stream."""
-
-    __slots__ = (
-        "content_left",
-        "deadline",
-        "finishing",
-        "half_closed",
-        "headed",
-        "mark",
-        "outbox",
-        "queued",
-        "reader",
-        "refusal",
-        "simple",
-        "stream_id",
-        "uncredited",
-        "window",
-    )
-
-    def __init__(self, stream_id: int, window: int, head: heads.Head, now: float) -> None:
-        self.stream_id = stream_id
-        self.window = window
-        self.uncredited = 0  # bytes received since the client was last allowed more
-        self.half_closed = False
-        self.headed = False  # the answer's headers are sent
-        self.finishing = False
-        self.mark = -1  # where its messages begin in what the connection sends next; see `_retract`
-        self.outbox: deque[Buffer] | None = None
-        self.queued = 0  # bytes in it
-        self.reader: MessageReader | None = None
-        self.deadline = inf if head.timeout is None else now + head.timeout
-        self.content_left = head.content_length
-        self.refusal = head.refusal
-        # The next DATA frame may be read by the short way: no message is unfinished, nothing is odd.
-        self.simple = not head.refusal and head.content_length is None
 
 
 class Connection:
@@ -183,30 +131,23 @@ class Connection:
         "_early_ends",
         "_ended",
         "_events",
-        "_frame_size",
         "_gathering",
         "_heard",
         "_idle_frames",
-        "_initial_window",
         "_last_id",
         "_last_served",
         "_limits",
         "_need",
         "_now",
         "_opened",
-        "_out",
-        "_out_before",
-        "_paused",
+        "_outgoing",
         "_pinged",
         "_preface",
-        "_queued",
         "_settings_acknowledged",
         "_settled",
         "_streams",
         "_tail",
         "_uncredited",
-        "_waiting",
-        "_window",
         "unanswered_resets",
     )
 
@@ -214,7 +155,7 @@ class Connection:
         self._limits = limits
         self._gathering = gathering
         self._events: list[Event] = []
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, Stream] = {}
         self._last_id = 0
         self._early_ends: OrderedDict[int, None] = OrderedDict()  # a dict is slow to lose its oldest entry
         self.unanswered_resets = 0
@@ -227,7 +168,7 @@ class Connection:
         self._tail = bytearray()  # the beginning of a frame
         self._need = HEADER_SIZE  # how long that must be to go on
         self._data_left = 0  # payload bytes of a DATA frame that are still to come
-        self._data_stream: _Stream | None = None
+        self._data_stream: Stream | None = None
         self._data_ends = False
         self._block: bytearray | None = None  # a header block that CONTINUATION goes on with
         self._block_began = 0.0
@@ -238,16 +179,9 @@ class Connection:
 
         # Outgoing.
         limits_told = {**_OUR_SETTINGS, Setting.MAX_CONCURRENT_STREAMS: limits.max_streams}
-        self._out: list[Buffer] = [
-            frames.settings(limits_told),
-            frames.window_update(0, CONNECTION_WINDOW - frames.DEFAULT_WINDOW),
-        ]
-        self._out_before = 0  # buffers given away earlier, so that a place in `_out` has a number for good
-        self._window = self._initial_window = frames.DEFAULT_WINDOW
-        self._frame_size = frames.DEFAULT_FRAME_SIZE
-        self._waiting: dict[int, _Stream] = {}  # streams with an outbox, those served longest ago first
-        self._queued = 0
-        self._paused = False
+        self._outgoing = Outgoing()
+        self._outgoing.write(frames.settings(limits_told))
+        self._outgoing.write(frames.window_update(0, CONNECTION_WINDOW - frames.DEFAULT_WINDOW))
 
         # Time, and the end.
         self._opened = self._heard = self._now = now
@@ -294,19 +228,15 @@ class Connection:
 
     def data_to_send(self) -> list[Buffer]:
         """What is to be written now, in order. The buffers must not change until they are written."""
-        out = self._out
-        if out:
-            self._out = []
-            self._out_before += len(out)
-        return out
+        return self._outgoing.take()
 
     def pause(self) -> None:
         """Hold messages back: the peer does not take what was written. Control frames still come."""
-        self._paused = True
+        self._outgoing.paused = True
 
     def resume(self) -> list[Event]:
         """Send messages again."""
-        self._paused = False
+        self._outgoing.paused = False
         self._pump_all()
         return self._take_events()
 
@@ -332,9 +262,9 @@ class Connection:
         """Ask the peer to open no more streams (6.8). Those that are on their way are still served."""
         if self._drain_began is None and not self._ended:
             self._drain_began = now
-            self._out.append(frames.goaway(MAX_STREAM_ID, ErrorCode.NO_ERROR))
+            self._outgoing.write(frames.goaway(MAX_STREAM_ID, ErrorCode.NO_ERROR))
             # When it comes back, the peer has seen the GOAWAY, and everything sent before is here.
-            self._out.append(frames.frame(PING, 0, 0, _DRAIN_PING))
+            self._outgoing.write(frames.frame(PING, 0, 0, _DRAIN_PING))
 
     def close(self, reason: str) -> list[Event]:
         """End the connection."""
@@ -346,38 +276,8 @@ class Connection:
     def send(self, stream_id: int, segments: Sequence[Buffer]) -> None:
         """Send one message, the concatenation of ``segments`` (views must be of bytes)."""
         stream = self._streams.get(stream_id)
-        if stream is None or stream.finishing:
-            return
-        length = 0
-        for segment in segments:
-            length += len(segment)
-        total = length + PREFIX_SIZE
-        out = self._out
-        if not stream.headed:
-            stream.headed = True
-            out.append(_answer_head(stream_id))
-        if (
-            stream.outbox is None
-            and total <= stream.window
-            and total <= self._window
-            and total <= self._frame_size
-            and not self._paused
-        ):
-            stream.window -= total
-            self._window -= total
-            if stream.mark < self._out_before:
-                stream.mark = self._out_before + len(out)
-            out.append(MESSAGE_HEAD.pack(total >> 8, total & 0xFF, DATA, 0, stream_id, 0, length))
-            out += segments
-            return
-        if stream.outbox is None:
-            stream.outbox = deque()
-            self._waiting[stream_id] = stream
-        stream.outbox.append(MESSAGE_PREFIX.pack(0, length))
-        stream.outbox.extend(segment for segment in segments if len(segment))
-        stream.queued += total
-        self._queued += total
-        self._pump(stream)
+        if stream is not None and not stream.finishing:
+            self._outgoing.send(stream, segments)
 
     def finish(self, stream_id: int) -> bool:
         """Close with status OK after what was sent; False if that has to wait (``StreamEnded`` comes)."""
@@ -395,7 +295,7 @@ class Connection:
         stream = self._streams.get(stream_id)
         if stream is None:
             return
-        if self._retract(stream):
+        if self._outgoing.retract(stream):
             block = heads.trailers(status, message, alone=not stream.headed)
             self._answer_last(stream, frames.frame(HEADERS, END_HEADERS | END_STREAM, stream_id, block))
         else:
@@ -403,33 +303,6 @@ class Connection:
             code = ErrorCode.INTERNAL_ERROR if status is Status.INTERNAL else ErrorCode.CANCEL
             self._drop(stream)
             self._reset_early(stream_id, code)
-
-    def _retract(self, stream: _Stream) -> bool:
-        """Take back the messages that wait to be sent; False if that leaves a part of one.
-
-        A client shows its user no status before it has handed over every message.
-        """
-        if stream.outbox is not None:
-            return False
-        out = self._out
-        at = stream.mark - self._out_before
-        if at < 0:
-            return True
-        if len(out) - at > _RETRACTED:
-            return False
-        while at < len(out):
-            if not out[at]:  # an empty segment, or taken back
-                at += 1
-                continue
-            high, low, kind, _, stream_id = FRAME_HEADER.unpack_from(out[at])
-            begin, left = at, HEADER_SIZE + (high << 8 | low)
-            while left > 0:
-                left -= len(out[at])
-                at += 1
-            if kind == DATA and stream_id == stream.stream_id:
-                out[begin:at] = [b""] * (at - begin)  # places keep their numbers
-                self._window += high << 8 | low
-        return True
 
     # Reading frames.
 
@@ -544,14 +417,14 @@ class Connection:
         elif stream is not None:
             self._half_close(stream)
 
-    def _data_target(self, stream_id: int, flags: int) -> _Stream | None:
+    def _data_target(self, stream_id: int, flags: int) -> Stream | None:
         """The stream that a DATA frame is for, or None if it is to be ignored."""
         stream = self._streams.get(stream_id)
         if stream is None:
             self._require_known(stream_id)
             if stream_id not in self._early_ends:
                 self._idle_frame()
-                self._out.append(frames.rst_stream(stream_id, ErrorCode.STREAM_CLOSED))
+                self._outgoing.write(frames.rst_stream(stream_id, ErrorCode.STREAM_CLOSED))
             elif flags & END_STREAM:
                 del self._early_ends[stream_id]
         elif stream.half_closed:
@@ -577,7 +450,7 @@ class Connection:
         if stream is not None and self._absorb(stream, content) and self._data_ends:
             self._half_close(stream)
 
-    def _absorb(self, stream: _Stream, part: Buffer) -> bool:
+    def _absorb(self, stream: Stream, part: Buffer) -> bool:
         """Read messages the long way; False if the stream is over."""
         stream_id = stream.stream_id
         if self._streams.get(stream_id) is not stream:  # since the frame began
@@ -600,7 +473,7 @@ class Connection:
         stream.simple = stream.content_left is None and not stream.reader.partial
         return True
 
-    def _extend(self, stream: _Stream, reader: MessageReader, part: Buffer) -> None:
+    def _extend(self, stream: Stream, reader: MessageReader, part: Buffer) -> None:
         """Read what belongs to a message and does not end it."""
         if stream.content_left is not None:
             self._absorb(stream, part)
@@ -613,7 +486,7 @@ class Connection:
             if stream.uncredited > _STREAM_STEP:
                 self._credit(stream)
 
-    def _half_close(self, stream: _Stream) -> None:
+    def _half_close(self, stream: Stream) -> None:
         stream.half_closed = True
         stream.simple = False
         if stream.content_left:
@@ -686,7 +559,7 @@ class Connection:
         elif self._last_served is not None or len(self._streams) >= self._limits.max_streams:
             self._reset_early(stream_id, ErrorCode.REFUSED_STREAM)
         else:
-            stream = _Stream(stream_id, self._initial_window, head, self._now)
+            stream = Stream(stream_id, self._outgoing.initial_window, head, self._now)
             self._streams[stream_id] = stream
             if not head.refusal:
                 self._events.append(StreamOpened(stream_id, head.path))
@@ -736,15 +609,15 @@ class Connection:
         for parameter, value in parameters:
             self._apply(parameter, value)
         self._settled = True
-        self._out.append(frames.frame(SETTINGS, ACK, 0))
+        self._outgoing.write(frames.frame(SETTINGS, ACK, 0))
         self._pump_all()
 
     def _apply(self, parameter: int, value: int) -> None:
         if parameter == Setting.INITIAL_WINDOW_SIZE:
             if value > MAX_WINDOW:
                 raise _FaultError(ErrorCode.FLOW_CONTROL_ERROR, "the initial window is too large")
-            change = value - self._initial_window
-            self._initial_window = value
+            change = value - self._outgoing.initial_window
+            self._outgoing.initial_window = value
             for stream in self._streams.values():
                 stream.window += change
                 if stream.window > MAX_WINDOW:
@@ -752,7 +625,7 @@ class Connection:
         elif parameter == Setting.MAX_FRAME_SIZE:
             if not frames.DEFAULT_FRAME_SIZE <= value <= frames.LARGEST_FRAME_SIZE:
                 raise _FaultError(ErrorCode.PROTOCOL_ERROR, "a maximum frame size out of bounds")
-            self._frame_size = value
+            self._outgoing.frame_size = value
         elif parameter == Setting.ENABLE_PUSH and value > 1:
             raise _FaultError(ErrorCode.PROTOCOL_ERROR, "a setting to push that is neither on nor off")
 
@@ -765,7 +638,7 @@ class Connection:
             raise _FaultError(ErrorCode.PROTOCOL_ERROR, "PING on a stream")
         self._idle_frame()
         if not flags & ACK:
-            self._out.append(frames.frame(PING, ACK, 0, payload))
+            self._outgoing.write(frames.frame(PING, ACK, 0, payload))
         elif payload == _DRAIN_PING and self._drain_began is not None:
             self._refuse_new_streams()
 
@@ -781,10 +654,10 @@ class Connection:
         _require_size(payload, 4)
         increment = frames.integer(payload) & MAX_WINDOW
         if not stream_id:
-            self._window += increment
+            self._outgoing.window += increment
             if not increment:
                 raise _FaultError(ErrorCode.PROTOCOL_ERROR, "a window update of nothing")
-            if self._window > MAX_WINDOW:
+            if self._outgoing.window > MAX_WINDOW:
                 raise _FaultError(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window is too large")
             self._pump_all()
             return
@@ -798,7 +671,9 @@ class Connection:
         elif stream.window > MAX_WINDOW:
             self._lose(stream, ErrorCode.FLOW_CONTROL_ERROR)
         elif stream.outbox is not None:
-            self._pump(stream)
+            self._outgoing.pump(stream)
+            self._pumped(stream)
+            self._credit_connection()
 
     def _require_known(self, stream_id: int) -> None:
         """Refuse frames on the connection itself, and on streams that nobody opened."""
@@ -809,100 +684,65 @@ class Connection:
 
     # Flow control of what comes
 
-    def _credit(self, stream: _Stream) -> bool:
+    def _credit(self, stream: Stream) -> bool:
         """Allow more on a stream, unless it does not take our answers; False if it took more than allowed."""
         if stream.uncredited > STREAM_WINDOW:
             self._lose(stream, ErrorCode.FLOW_CONTROL_ERROR)
             return False
         if stream.queued <= STREAM_BACKLOG:
-            self._out.append(frames.window_update(stream.stream_id, stream.uncredited))
+            self._outgoing.write(frames.window_update(stream.stream_id, stream.uncredited))
             stream.uncredited = 0
         return True
 
     def _credit_connection(self) -> None:
         """Allow more on the connection, unless too many answers are not taken."""
-        if self._uncredited > _CONNECTION_STEP and self._queued <= CONNECTION_BACKLOG:
-            self._out.append(frames.window_update(0, self._uncredited))
+        if self._uncredited > _CONNECTION_STEP and self._outgoing.queued <= CONNECTION_BACKLOG:
+            self._outgoing.write(frames.window_update(0, self._uncredited))
             self._uncredited = 0
 
     # What goes
 
     def _pump_all(self) -> None:
-        for stream in tuple(self._waiting.values()):
-            if self._window <= 0 or self._paused:
-                return
-            if stream.window > 0:
-                self._waiting[stream.stream_id] = self._waiting.pop(stream.stream_id)
-                self._pump(stream)
-
-    def _pump(self, stream: _Stream) -> None:
-        """Send what the windows allow of a stream's outbox."""
-        outbox = stream.outbox
-        size = min(stream.window, self._window, stream.queued)
-        if outbox is None or size <= 0 or self._paused:
-            return
-        stream.window -= size
-        self._window -= size
-        stream.queued -= size
-        self._queued -= size
-        self._frame_up(outbox, size, stream.stream_id)
-        if not outbox:
-            stream.outbox = None
-            del self._waiting[stream.stream_id]
-            if stream.finishing:
-                self._close_ok(stream)
-                self._events.append(StreamEnded(stream.stream_id))
-        # What was held back while much was waiting.
-        if stream.uncredited > _STREAM_STEP and not (stream.half_closed or stream.finishing):
-            self._credit(stream)
+        for stream in self._outgoing.pump_all():
+            self._pumped(stream)
         self._credit_connection()
 
-    def _frame_up(self, outbox: deque[Buffer], size: int, stream_id: int) -> None:
-        """Move ``size`` bytes off the front into frames, without copying."""
-        out = self._out
-        while size:
-            length = min(size, self._frame_size)
-            size -= length
-            out.append(FRAME_HEADER.pack(length >> 8, length & 0xFF, DATA, 0, stream_id))
-            while length:
-                segment = outbox[0]
-                if len(segment) > length:
-                    view = memoryview(segment)
-                    out.append(view[:length])
-                    outbox[0] = view[length:]
-                    break
-                out.append(segment)
-                length -= len(segment)
-                outbox.popleft()
+    def _pumped(self, stream: Stream) -> None:
+        """Do what waited for a stream's messages to be sent."""
+        if stream.outbox is None and stream.finishing:
+            self._close_ok(stream)
+            self._events.append(StreamEnded(stream.stream_id))
+        elif stream.uncredited > _STREAM_STEP and not stream.half_closed:
+            self._credit(stream)
 
     # Ends
 
-    def _close_ok(self, stream: _Stream) -> None:
+    def _close_ok(self, stream: Stream) -> None:
         stream_id = stream.stream_id
         if stream.headed:
-            self._answer_last(stream, _trailers_ok(stream_id))
+            self._answer_last(stream, trailers_ok(stream_id))
         else:
             block = heads.trailers(Status.OK, "", alone=True)
             self._answer_last(stream, frames.frame(HEADERS, END_HEADERS | END_STREAM, stream_id, block))
 
-    def _answer_last(self, stream: _Stream, ending: bytes) -> None:
-        self._out.append(ending)
+    def _answer_last(self, stream: Stream, ending: bytes) -> None:
+        self._outgoing.write(ending)
         self._drop(stream)
         if not stream.half_closed:  # tell the client that we read no more (8.1)
             self._reset_early(stream.stream_id, ErrorCode.NO_ERROR)
 
     def _reset_early(self, stream_id: int, code: ErrorCode) -> None:
-        self._out.append(frames.rst_stream(stream_id, code))
+        self._outgoing.write(frames.rst_stream(stream_id, code))
         self._early_ends[stream_id] = None
         if len(self._early_ends) > _EARLY_ENDS:
             self._early_ends.popitem(last=False)
 
-    def _fail(self, stream: _Stream, status: Status, message: str) -> None:
+    def _fail(self, stream: Stream, status: Status, message: str) -> None:
         """End a stream by a gRPC status, and tell its owner."""
         self.reset(stream.stream_id, status, message)
         self._events.append(StreamLost(stream.stream_id))
 
-    def _lose(self, stream: _Stream, code: ErrorCode) -> None:
+    def _lose(self, stream: Stream, code: ErrorCode) -> None:
         """End a stream whose client broke the protocol, and tell its owner."""
         self._drop(stream)
         self._reset_early(stream.stream_id, code)
@@ -913,21 +753,20 @@ class Connection:
         if stream is not None:
             self._lose(stream, code)
         else:
-            self._out.append(frames.rst_stream(stream_id, code))
+            self._outgoing.write(frames.rst_stream(stream_id, code))
 
-    def _drop(self, stream: _Stream) -> None:
+    def _drop(self, stream: Stream) -> None:
         del self._streams[stream.stream_id]
         if stream.reader is not None:
             stream.reader.release()
         if stream.outbox is not None:
-            del self._waiting[stream.stream_id]
-            self._queued -= stream.queued
+            self._outgoing.forget(stream)
             self._credit_connection()
 
     def _refuse_new_streams(self) -> None:
         if self._last_served is None:
             self._last_served = self._last_id
-            self._out.append(frames.goaway(self._last_id, ErrorCode.NO_ERROR))
+            self._outgoing.write(frames.goaway(self._last_id, ErrorCode.NO_ERROR))
 
     def _keep_alive(self, now: float) -> None:
         if self._pinged is not None:
@@ -935,13 +774,13 @@ class Connection:
                 self._end(ErrorCode.NO_ERROR, "the peer is silent")
         elif now - self._heard > KEEPALIVE_IDLE:
             self._pinged = now
-            self._out.append(frames.frame(PING, 0, 0, _ALIVE_PING))
+            self._outgoing.write(frames.frame(PING, 0, 0, _ALIVE_PING))
 
     def _end(self, code: ErrorCode, reason: str) -> None:
         if self._ended:
             return
         self._ended = True
-        self._out.append(frames.goaway(self._last_id, code, reason))
+        self._outgoing.write(frames.goaway(self._last_id, code, reason))
         for stream in tuple(self._streams.values()):
             self._drop(stream)
         self._tail.clear()
