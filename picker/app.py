@@ -194,9 +194,9 @@ class App:
             tls=tls,
             max_unfinished=settings.max_buffered,
         )
-        if settings.transport == "http2":
-            return Http2Transport(streams.accept, self._health, options)
-        return GrpcioTransport(streams.accept, self._health, options)
+        if settings.transport == "grpcio":
+            return GrpcioTransport(streams.accept, self._health, options)
+        return Http2Transport(streams.accept, self._health, options)
 
     def _address(self, name: str) -> Address:
         return Address(self._settings.bind or "", getattr(self._settings, name), variable(name))

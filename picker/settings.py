@@ -151,7 +151,7 @@ class Settings(BaseModel):
     echo_served: bool = Field(default=False, description="tell clients who served them", examples=["true"])
 
     transport: Annotated[Literal["auto", "grpcio", "http2"], BeforeValidator(_lower)] = Field(
-        "auto", description="gRPC server: grpcio or http2 (our own)", examples=["grpcio"]
+        "auto", description="gRPC server: http2 (our own) or grpcio [http2]", examples=["grpcio"]
     )
     secure_serving: bool = Field(default=True, description="TLS on the ext_proc port", examples=["false"])
     cert_path: Annotated[Path, AfterValidator(_certificate_folder)] | None = Field(
