@@ -27,9 +27,11 @@ from picker.observe.prometheus import Metrics
 from picker.routing.router import Router
 from picker.serving.contract import ServingError
 from picker.serving.drain import Drain
-from picker.serving.grpcio import GrpcioTransport, TransportOptions, message_limit
+from picker.serving.grpcio import GrpcioTransport
 from picker.serving.health import Health, HealthServer
+from picker.serving.http2.transport import Http2Transport
 from picker.serving.listening import Address
+from picker.serving.options import TransportOptions, message_limit
 from picker.serving.tls import ServerTls
 from picker.settings import variable
 from picker.streams import Streams
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
     from picker.endpoints.endpoint import Endpoint, Source
     from picker.objects.rules import ObjectSet
+    from picker.serving.contract import Transport
     from picker.settings import Settings
     from scorer.fleet import Slot
 
@@ -122,7 +125,7 @@ class App:
             log.info("draining", extra={"fields": {"streams": transport.streams_open}})
             await drain.run()
 
-    async def _open_ports(self, stack: contextlib.AsyncExitStack, transport: GrpcioTransport) -> int:
+    async def _open_ports(self, stack: contextlib.AsyncExitStack, transport: Transport) -> int:
         """Take every port before anything is said or served; returns ext_proc's. Raises StartError."""
         settings = self._settings
         health_server = HealthServer(self._health, self._address("health_port"))
@@ -154,7 +157,10 @@ class App:
     def _scraper(self) -> Scraper:
         settings = self._settings
         options = ScrapeOptions(
-            dialect=settings.metrics_dialect, interval=settings.metrics_interval, path=settings.metrics_path
+            dialect=settings.metrics_dialect,
+            interval=settings.metrics_interval,
+            idle_interval=settings.metrics_idle_interval,
+            path=settings.metrics_path,
         )
         return Scraper(
             self._fleet,
@@ -172,7 +178,7 @@ class App:
         # Routing takes note of a whole change at its next question or tick, once and not per endpoint.
         return Roster(self._fleet, on_added=scraper.watch, on_removed=removed, on_changed=scraper.watch)
 
-    def _transport(self) -> GrpcioTransport:
+    def _transport(self) -> Transport:
         settings = self._settings
         streams = Streams(
             routing=self._router,
@@ -192,9 +198,14 @@ class App:
         )
         tls = ServerTls(cert_path=settings.cert_path) if settings.secure_serving else None
         options = TransportOptions(
-            address=self._address("grpc_port"), max_message=message_limit(settings.max_body), tls=tls
+            address=self._address("grpc_port"),
+            max_message=message_limit(settings.max_body),
+            tls=tls,
+            max_unfinished=settings.max_buffered,
         )
-        return GrpcioTransport(streams.accept, self._health, options)
+        if settings.transport == "grpcio":
+            return GrpcioTransport(streams.accept, self._health, options)
+        return Http2Transport(streams.accept, self._health, options)
 
     def _address(self, name: str) -> Address:
         return Address(self._settings.bind or "", getattr(self._settings, name), variable(name))

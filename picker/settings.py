@@ -152,6 +152,9 @@ class Settings(BaseModel):
     )
     echo_served: bool = Field(default=False, description="tell clients who served them", examples=["true"])
 
+    transport: Annotated[Literal["auto", "grpcio", "http2"], BeforeValidator(_lower)] = Field(
+        "auto", description="gRPC server: http2 (our own) or grpcio [http2]", examples=["grpcio"]
+    )
     secure_serving: bool = Field(default=True, description="TLS on the ext_proc port", examples=["false"])
     cert_path: Annotated[Path, AfterValidator(_certificate_folder)] | None = Field(
         None,
@@ -161,6 +164,9 @@ class Settings(BaseModel):
 
     metrics_interval: PositiveSeconds | None = Field(
         None, description="time between two scrapes [per dialect]", examples=["1s"]
+    )
+    metrics_idle_interval: PositiveSeconds = Field(
+        4.0, description="the same while an endpoint has nothing to do, at most", examples=["4s"]
     )
     metrics_path: str | None = Field(
         None, pattern="^/", description="path of the metrics page [per dialect]", examples=["/metrics"]

@@ -30,6 +30,12 @@ def serves_path(fleet: Fleet, rows: Rows, request: Request, _now: float) -> Mask
     return np.array(covered, dtype=np.bool_)[fleet.route_set[rows]]
 
 
+def served_everywhere(fleet: Fleet, request: Request) -> bool:
+    """Whether :func:`serves_path` lets everybody pass, seen without looking at each."""
+    path = request.path
+    return not path or all(_covers(prefixes, path) for prefixes in fleet.route_sets)
+
+
 def _covers(prefixes: tuple[str, ...], path: str) -> bool:
     return path.startswith(prefixes) and any(
         path.startswith(prefix)

@@ -1,1 +1,1 @@
-"""Costs of single parts, in CPU time."""
+"""CPU time of single steps, and of a whole request without its transport."""

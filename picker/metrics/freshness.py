@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+_SHORT_GAP = 2.5
+"""Seconds between two fetches of which the second is taken for the time of what it shows."""
+
 
 class Freshness:
     """The page time of one endpoint.
@@ -10,15 +13,16 @@ class Freshness:
     does not say when that was. But a page whose marker differs from the one before was exported since
     the fetch before, so it is about as new as its own fetch; one with the same marker is the old export
     once more and speaks of the same time as before. Where values are counted as the page is written
-    (``max_lag`` 0) the page time is the time it was asked for.
+    (``max_lag`` 0) the page time is the time it was asked for. After a longer time without a fetch, as
+    there is for an endpoint that rests, a page that differs may be about as old as the fetch before.
     """
 
-    __slots__ = ("_changed", "_marker", "_max_lag")
+    __slots__ = ("_asked", "_changed", "_marker", "_max_lag")
 
     def __init__(self, max_lag: float) -> None:
         self._max_lag = max_lag
         self._marker: int | None = None
-        self._changed = 0.0
+        self._changed = self._asked = 0.0
 
     def page_time(self, marker: int, sent: float) -> float:
         """The time that a page asked for at ``sent`` speaks of; never older than ``max_lag``.
@@ -29,6 +33,6 @@ class Freshness:
         if self._marker is None:
             self._changed = sent - self._max_lag
         elif marker != self._marker:
-            self._changed = sent
-        self._marker = marker
+            self._changed = sent if sent - self._asked <= _SHORT_GAP else self._asked
+        self._marker, self._asked = marker, sent
         return max(self._changed, sent - self._max_lag)

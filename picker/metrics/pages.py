@@ -98,6 +98,19 @@ def _positions(page: bytes, name: bytes) -> Iterator[int]:
         start = page.find(needle, end)
 
 
+def family(page: bytes, name: bytes) -> bytes:
+    """The part of a page that has the family ``name``; empty if it has none.
+
+    Goes by the ``# TYPE`` line and the format's rule that a family is one group of lines, so that of a
+    family at the page's beginning the rest is not searched. A page without such lines is given as it is.
+    """
+    start = page.find(b"# TYPE " + name + b" ")
+    if start < 0:
+        return b"" if b"# TYPE " in page else page
+    end = page.find(b"\n# TYPE ", start)
+    return page[start:] if end < 0 else page[start : end + 1]
+
+
 class Families:
     """The families whose names share a prefix, found in one pass over the page.
 
@@ -111,6 +124,7 @@ class Families:
         mark = b"\n# TYPE " + prefix
         parts = (b"\n" + page if page.startswith(mark[1:]) else page).split(mark, _MAX_FAMILIES)
         self._page = page
+        self._last = parts[-1]
         self._sections: dict[bytes, bytes] = {}
         for part in parts[1:]:
             self._sections.setdefault(prefix + part[: part.find(b" ")], part)
@@ -120,6 +134,8 @@ class Families:
         if not self._sections:
             return samples(self._page, name, limit)
         section = self._sections.get(name) or self._sections.get(name.rpartition(b"_")[0], b"")
+        if section is not self._last:
+            section += b"\n"  # that was a part of the next section's mark
         return samples(section, name, limit)
 
 

@@ -9,16 +9,17 @@ import itertools
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Hashable
 
-T = TypeVar("T")
+T = TypeVar("T", bound="Hashable")
 
-_TICK = 0.005
-"""Jobs due within so many seconds of each other share one wake-up. None is done early."""
+_TICK = 0.05
+"""Jobs due within so many seconds of each other share one wake-up, since waking up is most of what a
+small job costs. None is done early."""
 
 
 class Schedule(Generic[T]):
-    """A heap of jobs and a few workers that take what is due, the longest overdue first.
+    """A heap of different jobs and a few workers that take what is due, the longest overdue first.
 
     A thousand waiting jobs are a thousand heap entries and one timer, not a thousand tasks.
     """
@@ -26,15 +27,26 @@ class Schedule(Generic[T]):
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._heap: list[tuple[float, int, T]] = []
+        self._due: dict[T, float] = {}
+        """When each waiting job is due. An entry of the heap that says another time is void."""
         self._order = itertools.count()  # keeps jobs that are due at the same time from being compared
         self._head_changed = asyncio.Event()
 
     def push(self, due: float, job: T) -> None:
-        """Let ``job`` be done at the time ``due``, or as soon after it as a worker is free."""
+        """Let ``job`` be done at the time ``due``, or as soon after it as a worker is free.
+
+        If it waits already, it is due then instead.
+        """
+        self._due[job] = due
         entry = (due, next(self._order), job)
         heapq.heappush(self._heap, entry)
         if self._heap[0] is entry:
             self._head_changed.set()
+
+    def hasten(self, due: float, job: T) -> None:
+        """Bring a job forward. One that is being done, or is to be done before, stays as it is."""
+        if self._due.get(job, due) > due:
+            self.push(due, job)
 
     async def run(self, do: Callable[[T], Awaitable[None]], workers: int) -> None:
         """Give each job to ``do`` when it is due, until cancelled. ``do`` must not raise."""
@@ -49,7 +61,10 @@ class Schedule(Generic[T]):
             self._head_changed.clear()
             now = self._clock()
             while self._heap and self._heap[0][0] <= now:
-                due.put_nowait(heapq.heappop(self._heap)[2])
+                time, _, job = heapq.heappop(self._heap)
+                if self._due.get(job) == time:
+                    del self._due[job]
+                    due.put_nowait(job)
             wait = max(self._heap[0][0] - now, _TICK) if self._heap else None
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):

@@ -1,7 +1,9 @@
 """The loop that asks every endpoint how busy it is and writes the answers into the columns.
 
 Two kinds of job are due from time to time for an endpoint: its metrics page, and (where its dialect has
-probes) a probe of its traffic address.
+probes) a probe of its traffic address. Who works, or gets requests, is asked at its dialect's interval; who
+rests ever more seldom, up to a bound. A request that is sent to it ends that within a moment: meanwhile
+the picker's own numbers say all there is to know.
 
 Whatever a server does concerns its own row only: its numbers stay as they were and age, it is asked less
 often, and the log says so once.
@@ -15,16 +17,17 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from picker.metrics.dialects import DIALECTS, detect
-from picker.metrics.fetch import FetchError, Outcome, fetch, open_session
+from picker.metrics.fetch import Client, FetchError, Outcome
 from picker.metrics.freshness import Freshness
+from picker.metrics.reading import fingerprint
 from picker.metrics.schedule import Schedule
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable
-
-    import aiohttp
 
     from picker.endpoints.endpoint import Endpoint
     from picker.metrics.dialects.dialect import Dialect
@@ -47,6 +50,20 @@ _MAX_DOUBLINGS = 10
 _UNREACHABLE_RETRY = 2.0
 """An endpoint held for unreachable gets no requests, so its return must not be noticed late."""
 _JITTER = 0.1
+_REST_JITTER = 0.4
+"""Of a stretched interval, which is shortened by up to as much. So endpoints spread evenly over it within
+a few rounds, however they began; the bound stays one."""
+
+_RECENT = 5.0
+"""Seconds after a request was sent in which an endpoint counts as one with traffic."""
+_LOOK = 0.2
+"""Seconds between two looks for requests sent to endpoints that rest."""
+_WORTH_COMPRESSING = 128 * 1024
+"""Bytes of a page from which on it is asked for compressed. Below, the server spends a millisecond and the
+picker as much as on all else to spare a network some packets; a Ray page shrinks from 400 kB to 14."""
+_MOST_PAGES = 500.0
+"""Pages a second of all endpoints together. A thousand busy ones are asked less often than their
+dialects say rather than at the expense of decisions."""
 
 _FAILURES_TO_TELL = 3
 _FAILED_CONTACTS = 3
@@ -57,13 +74,17 @@ _FAILED_CONTACTS_WITHOUT_PAGE = 2
 class ScrapeOptions:
     """``dialect`` a name of :data:`DIALECTS`, or ``auto``: told from each endpoint's page.
 
-    ``interval`` seconds between pages and ``path`` of the page are the dialect's if None.
+    ``interval`` seconds between pages and ``path`` of the page are the dialect's if None. An endpoint
+    that rests is asked at least every ``idle_interval`` seconds, unless ``interval`` is longer. The default
+    is below the 5 s after which uvicorn, which vLLM and others run on, closes a connection without requests,
+    and after which a page counts less (``scorer.scorers.TRUSTED_AGE``).
     ``deadline`` seconds for one fetch as a whole; ``max_page`` bytes, after decompression;
     ``concurrency`` fetches under way at a time.
     """
 
     dialect: str = AUTO
     interval: float | None = None
+    idle_interval: float = 4.0
     path: str | None = None
     deadline: float = 1.0
     max_page: int = 16 * 1024 * 1024
@@ -72,13 +93,20 @@ class ScrapeOptions:
 
 @dataclass(slots=True, eq=False)
 class _Target:
-    """What is known of one watched endpoint. Failures are consecutive ones."""
+    """What is known of one watched endpoint. Failures are consecutive ones.
+
+    ``shown``: a fingerprint of what its last page said. ``quiet``: how many pages in a row showed nothing
+    new and no work.
+    """
 
     slot: Slot
     endpoint: Endpoint
     dialect: Dialect | None
     freshness: Freshness = field(default_factory=lambda: Freshness(0.0))
     engine: str = ""
+    page_bytes: int = 0
+    shown: int = 0
+    quiet: int = 0
     had_page: bool = False
     failures: int = 0
     told: bool = False
@@ -95,7 +123,7 @@ class _Job(NamedTuple):
     """``work`` returns after how many seconds from its start it wants to be done again; None is never."""
 
     target: _Target
-    work: Callable[[_Target, aiohttp.ClientSession], Awaitable[float | None]]
+    work: Callable[[_Target, Client], Awaitable[float | None]]
 
 
 def _ignore(_outcome: str, _seconds: float) -> None:
@@ -133,6 +161,10 @@ class Scraper:
         self._clock = clock
         self._schedule: Schedule[_Job] = Schedule(clock)
         self._targets: dict[Slot, _Target] = {}
+        self._resting = np.zeros(fleet.capacity, dtype=np.bool_)
+        """Rows of endpoints that are asked less often than their dialect says."""
+        self._fair_interval = 0.0
+        """Seconds between two pages at which those that work share what may be asked in all."""
         self._unattempted: set[_Target] = set()
         self._all_attempted = asyncio.Event()
         self._all_attempted.set()
@@ -140,6 +172,10 @@ class Scraper:
     def watch(self, slot: Slot, endpoint: Endpoint) -> None:
         """Begin to ask an endpoint, at once. A slot that is watched already is begun anew."""
         self.forget(slot)
+        more = self._fleet.capacity - len(self._resting)
+        if more > 0:
+            self._resting = np.concatenate([self._resting, np.zeros(more, dtype=np.bool_)])
+        self._resting[slot.row] = False
         target = _Target(slot, endpoint, self._dialect)
         self._targets[slot] = target
         self._unattempted.add(target)
@@ -152,6 +188,7 @@ class Scraper:
         target = self._targets.pop(slot, None)
         if target is not None:
             target.gone = True
+            self._resting[slot.row] = False
             self._note_attempt(target)
 
     async def first_attempts(self, timeout: float) -> None:  # noqa: ASYNC109 - running out of it is no error
@@ -162,21 +199,45 @@ class Scraper:
 
     async def run(self) -> None:
         """Ask, until cancelled."""
-        async with open_session() as session:
+        async with Client() as client, asyncio.TaskGroup() as group:
+            group.create_task(self._keep_looking())
 
             async def do(job: _Job) -> None:
-                await self._do(job, session)
+                await self._do(job, client)
 
             await self._schedule.run(do, self._options.concurrency)
 
-    async def _do(self, job: _Job, session: aiohttp.ClientSession) -> None:
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK)
+            self._look(self._clock())
+
+    def _look(self, now: float) -> None:
+        """See how many work, and end the rest of the endpoints that got a request.
+
+        Those that get one at the same time are asked over an interval, not all at once.
+        """
+        resting = self._resting
+        awake = len(self._targets) - int(np.count_nonzero(resting))
+        self._fair_interval = awake / _MOST_PAGES
+        for row in (resting & (self._fleet.sent_at[: len(resting)] > now - _RECENT)).nonzero()[0].tolist():
+            resting[row] = False
+            target = self._targets.get(self._fleet.slot_at(row))
+            if target is None:
+                continue
+            target.quiet = 0
+            soon = now + self._random.random() * self._interval(target.dialect)
+            self._schedule.hasten(soon, _Job(target, self._scrape))
+            self._schedule.hasten(soon, _Job(target, self._probe))
+
+    async def _do(self, job: _Job, client: Client) -> None:
         target = job.target
         if not self._is_watched(target):
             return
         started = self._clock()
         delay: float | None = _MAX_BACKOFF
         try:
-            delay = await job.work(target, session)
+            delay = await job.work(target, client)
         except Exception:  # noqa: BLE001 - our own error with one endpoint must not end the asking of the others
             self._tell_failure(target, "internal error", with_traceback=True)
         if delay is not None and self._is_watched(target):
@@ -194,11 +255,11 @@ class Scraper:
 
     # Pages
 
-    async def _scrape(self, target: _Target, session: aiohttp.ClientSession) -> float:
+    async def _scrape(self, target: _Target, client: Client) -> float:
         started = self._clock()
         outcome: Outcome | None = None
         try:
-            dialect, page = await self._get_page(target, session)
+            dialect, page = await self._get_page(target, client)
             reading = dialect.read(page)
             outcome = Outcome.OK
         except FetchError as error:
@@ -213,15 +274,17 @@ class Scraper:
             self._note_attempt(target)
         return self._page_arrived(target, dialect, reading, started)
 
-    async def _get_page(self, target: _Target, session: aiohttp.ClientSession) -> tuple[Dialect, bytes]:
+    async def _get_page(self, target: _Target, client: Client) -> tuple[Dialect, bytes]:
         path = self._options.path or (target.dialect.path if target.dialect else _DEFAULT_PATH)
-        answer = await fetch(
-            session,
-            f"http://{target.endpoint.metrics_address}{path}",
+        answer = await client.get(
+            target.endpoint.metrics_address,
+            path,
             accept=_PAGE_TYPES,
             deadline=self._options.deadline,
             limit=self._options.max_page,
+            compressed=target.page_bytes > _WORTH_COMPRESSING,
         )
+        target.page_bytes = len(answer.body)
         if answer.status != _OK:
             raise FetchError(Outcome.STATUS, f"status {answer.status}")
         dialect = target.dialect
@@ -233,9 +296,8 @@ class Scraper:
         return dialect, answer.body
 
     def _page_arrived(self, target: _Target, dialect: Dialect, reading: Reading, sent: float) -> float:
-        interval = self._interval(dialect)
         if not self._is_watched(target):
-            return interval
+            return 0.0
         now = self._clock()
         if target.dialect is not dialect or not target.had_page:
             log.debug("metrics page found", extra=target.told_as(dialect=dialect.name))
@@ -253,9 +315,25 @@ class Scraper:
             self._contact_made(target)
         self._write(target.slot, reading, now)
         self._on_page(target.slot, target.freshness.page_time(reading.marker, sent), now)
-        # Endpoints watched at the same moment are all asked at once at first; the second time spreads them
-        # over the interval.
-        return interval * (1.0 + self._random.random() * (1.0 if first else _JITTER))
+        self._note_activity(target, reading, now)
+        if first:
+            # Endpoints watched at the same moment are all asked at once at first; the second time spreads
+            # them over the interval.
+            return self._interval(dialect) * (1.0 + self._random.random())
+        return self._pace(target)
+
+    def _note_activity(self, target: _Target, reading: Reading, now: float) -> None:
+        """See whether the endpoint works. Own requests say so at once, others' by the page."""
+        numbers = (reading.load, reading.queue, reading.running, reading.local_running)
+        shown = fingerprint((*numbers, reading.kv_usage))
+        works = any(number > 0.0 for number in numbers) or shown != target.shown
+        target.shown = shown
+        target.quiet = 0 if works or self._has_traffic(target, now) else target.quiet + 1
+        self._resting[target.slot.row] = target.quiet > 0
+
+    def _has_traffic(self, target: _Target, now: float) -> bool:
+        fleet, row = self._fleet, target.slot.row
+        return bool(fleet.own[row] > 0.0 or fleet.sent_at[row] > now - _RECENT)
 
     def _write(self, slot: Slot, reading: Reading, now: float) -> None:
         fleet, row = self._fleet, slot.row
@@ -269,6 +347,8 @@ class Scraper:
 
     def _page_failed(self, target: _Target, error: FetchError) -> float:
         target.failures += 1
+        target.quiet = 0
+        self._resting[target.slot.row] = False
         if target.failures >= _FAILURES_TO_TELL:
             self._tell_failure(target, str(error))
         if self._page_is_contact(target) and self._is_watched(target):
@@ -285,10 +365,19 @@ class Scraper:
         delay = interval * 2.0 ** min(target.failures, _MAX_DOUBLINGS)
         return max(interval, min(delay, longest)) * (1.0 + self._random.random() * _JITTER)
 
+    def _pace(self, target: _Target) -> float:
+        """Seconds until the endpoint is asked again, if nothing is wrong with it."""
+        interval = self._interval(target.dialect)
+        if not target.quiet:
+            return interval * (1.0 + self._random.random() * _JITTER)
+        stretched = min(interval * 2.0 ** min(target.quiet, _MAX_DOUBLINGS), self._options.idle_interval)
+        return max(interval, stretched * (1.0 - self._random.random() * _REST_JITTER))
+
     def _interval(self, dialect: Dialect | None) -> float:
+        """Seconds between two pages of an endpoint that works."""
         if dialect is None:
             return max(self._options.interval or 0.0, _UNKNOWN_INTERVAL)
-        return max(self._options.interval or dialect.interval, dialect.min_interval)
+        return max(self._options.interval or dialect.interval, dialect.min_interval, self._fair_interval)
 
     def _tell_failure(self, target: _Target, reason: str, *, with_traceback: bool = False) -> None:
         if not target.told:
@@ -306,17 +395,16 @@ class Scraper:
             target.probing = True
             self._schedule.push(self._clock(), _Job(target, self._probe))
 
-    async def _probe(self, target: _Target, session: aiohttp.ClientSession) -> float | None:
+    async def _probe(self, target: _Target, client: Client) -> float | None:
         dialect = target.dialect
         if dialect is None or not dialect.probes:
             target.probing = False
             return None
-        interval = self._interval(dialect)
         try:
             for path in dialect.probes:
-                answer = await fetch(
-                    session,
-                    f"http://{target.endpoint.address}{path}",
+                answer = await client.get(
+                    target.endpoint.address,
+                    path,
                     accept="*/*",
                     deadline=self._options.deadline,
                     limit=_PROBE_LIMIT,
@@ -330,9 +418,11 @@ class Scraper:
             log.debug("probe failed", extra=target.told_as(error=str(error)))
             if self._is_watched(target):
                 self._contact_failed(target)
+                interval = self._interval(dialect)
                 if not self._fleet.reachable[target.slot.row]:
                     interval = max(interval, _UNREACHABLE_RETRY)
-        return interval * (1.0 + self._random.random() * _JITTER)
+                return interval * (1.0 + self._random.random() * _JITTER)
+        return self._pace(target)
 
     def _note_probe(self, target: _Target, reading: ProbeReading) -> bool:
         """Write what a probe says; returns whether it leaves nothing to ask."""

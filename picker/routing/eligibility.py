@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from scorer import filters
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scorer.contract import Filter, Request, Rows
     from scorer.fleet import Fleet
 
-RUNGS: tuple[Filter, ...] = (
-    filters.serves_path,  # would answer 404
-    filters.reachable,  # would not answer
-    filters.breaker_closed,  # would answer 5xx, as far as its last answers tell
-    filters.not_draining,  # answers, but asked to be left alone
-    filters.not_full,  # refused a moment ago; such a guess is over within seconds
+
+class Rung(NamedTuple):
+    """A condition, and whether to look at it: it costs much less to see that nobody has its fault."""
+
+    passes: Filter
+    faulty: Callable[[Fleet, Request, float], bool]
+
+
+RUNGS = (
+    # would answer 404
+    Rung(
+        filters.serves_path,
+        lambda fleet, request, _now: not filters.served_everywhere(fleet, request),
+    ),
+    # would not answer
+    Rung(
+        filters.reachable,
+        lambda fleet, _request, _now: bool(np.count_nonzero(fleet.reachable) < fleet.capacity),
+    ),
+    # would answer 5xx, as far as its last answers tell
+    Rung(filters.breaker_closed, lambda fleet, _request, _now: bool(np.count_nonzero(fleet.breaker_open))),
+    # answers, but asked to be left alone
+    Rung(filters.not_draining, lambda fleet, _request, _now: bool(np.count_nonzero(fleet.draining))),
+    # refused a moment ago; such a guess is over within seconds
+    Rung(filters.not_full, lambda fleet, _request, now: bool(np.count_nonzero(fleet.full_until > now))),
 )
-"""From the gravest fault to the lightest."""
+"""From the gravest fault to the lightest. Rows without a tenant have none."""
 
 
 def eligible(fleet: Fleet, rows: Rows, request: Request, now: float) -> Rows:
@@ -29,7 +50,9 @@ def eligible(fleet: Fleet, rows: Rows, request: Request, now: float) -> Rows:
     conditions are given up from the lightest on, and where everybody has the same fault (all full, all
     probes failing) nobody is excluded for it. Never empty for non-empty ``rows``.
     """
-    for passes in RUNGS:
+    for passes, faulty in RUNGS:
+        if not faulty(fleet, request, now):
+            continue
         mask = passes(fleet, rows, request, now)
         passing = np.count_nonzero(mask)
         if 0 < passing < len(rows):

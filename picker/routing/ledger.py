@@ -1,7 +1,8 @@
 """What was sent and not yet seen to end, per endpoint: requests, and uncached prompt tokens.
 
-Writes the fleet's columns ``own``, ``own_tokens``, ``untracked`` and ``own_at_page``. Every entry is
-released exactly once, however its stream ends, and never into a row that meanwhile has another tenant.
+Writes the fleet's columns ``own``, ``own_tokens``, ``untracked``, ``sent_at`` and ``own_at_page``. Every
+entry is released exactly once, however its stream ends, and never into a row that meanwhile has another
+tenant.
 """
 
 from __future__ import annotations
@@ -147,6 +148,7 @@ class Ledger:
         entry = Entry(slots, tokens, visibility, now)
         self._history.before_change(now)
         self._fleet.own[entry.slot.row] += 1.0
+        self._fleet.sent_at[entry.slot.row] = now
         self.in_flight += 1
         if tokens:
             if visibility.first_token:

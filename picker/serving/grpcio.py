@@ -10,19 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import grpc.aio  # type: ignore[import-untyped]  # grpcio ships no types
 
 from picker.serving.health import EXT_PROC_SERVICE, Health, HealthServicer
-from picker.serving.listening import Address, bind
-from picker.serving.tls import CertificateStore, ServerTls, server_credentials
+from picker.serving.listening import bind
+from picker.serving.tls import CertificateStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from picker.serving.contract import Accept, Buffer, Handler
+    from picker.serving.options import TransportOptions
+    from picker.serving.tls import Certificates
 
 _log = logging.getLogger(__name__)
 
@@ -33,17 +34,7 @@ _RESET_DELAY = 0.005
 """Seconds to wait for the second of the two signs of a reset. Another thread brings them, so that on a
 busy machine it may still be late; hence handlers do not rely on ``clean`` alone."""
 
-_LEAST_BODY = 64 << 20
-"""Bytes of body that a message may have in any case. How large one is the gateway's buffers decide: those
-for chunks of a streamed body or an answer have nothing to do with what we hold, and refusing a message
-fails its request."""
-
-_MESSAGE_SLACK = 1 << 20
-"""Room in a message beside its body: headers (Envoy's limit is 60 KiB by default), attributes, metadata."""
-
 _MAX_STREAMS = 65_536
-
-_INT32_MAX = (1 << 31) - 1
 
 _BASE_OPTIONS = [
     ("grpc.so_reuseport", 0),  # a taken port must be an error, not a silent share of its connections
@@ -61,22 +52,6 @@ _BASE_OPTIONS = [
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class TransportOptions:
-    """Where and how to listen."""
-
-    address: Address
-    max_message: int
-    """The largest message accepted, in bytes; see ``message_limit``."""
-    tls: ServerTls | None = None
-    """None: plaintext HTTP/2 with prior knowledge (h2c)."""
-
-
-def message_limit(max_body: int) -> int:
-    """The message size that lets a body of ``max_body`` bytes in; in BUFFERED mode it is one message."""
-    return min(max(max_body, _LEAST_BODY) + _MESSAGE_SLACK, _INT32_MAX)
 
 
 class GrpcioTransport:
@@ -133,7 +108,7 @@ class GrpcioTransport:
         """The server, with its port taken."""
         if self._server is None:
             options = self._options
-            credentials = None if options.tls is None else server_credentials(CertificateStore(options.tls))
+            credentials = None if options.tls is None else _credentials(CertificateStore(options.tls))
             server = grpc.aio.server(
                 options=[*_BASE_OPTIONS, ("grpc.max_receive_message_length", options.max_message)]
             )
@@ -356,3 +331,27 @@ class _Call:
             self._handler.closed(clean=clean)
         except Exception:  # noqa: BLE001 - the client must get its status all the same
             _log.exception("the handler of a stream failed at its end")
+
+
+def _credentials(store: CertificateStore) -> grpc.ServerCredentials:
+    """Credentials for a ``grpc.aio`` server; gRPC offers ALPN ``h2`` by itself.
+
+    gRPC asks for a newer configuration before each handshake, one per connection, so looking at
+    the files' stamps there costs nothing that matters and needs no watcher.
+    """
+
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        renewed = store.renewed()
+        return None if renewed is None else _configuration(renewed)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(store.current),
+        fetch,
+        require_client_authentication=store.current.client_ca is not None,
+    )
+
+
+def _configuration(certificates: Certificates) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(certificates.key, certificates.chain)], root_certificates=certificates.client_ca
+    )

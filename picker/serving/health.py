@@ -73,6 +73,26 @@ class Health:
             changed()
 
 
+def known(name: str) -> bool:
+    """Whether a name is one that is asked for."""
+    return name in _NAMES
+
+
+def status_of(health: Health, name: str) -> health_pb2.HealthCheckResponse.ServingStatus:
+    """What a name's status is now."""
+    if name == _LIVENESS_NAME:
+        return _Status.SERVING
+    if name not in _READINESS_NAMES:
+        return _Status.SERVICE_UNKNOWN
+    return _Status.SERVING if health.serving else _Status.NOT_SERVING
+
+
+def all_statuses(health: Health) -> health_pb2.HealthListResponse:
+    """The status of every name."""
+    statuses = {name: _Status(status=status_of(health, name)) for name in _NAMES}
+    return health_pb2.HealthListResponse(statuses=statuses)
+
+
 class HealthServicer:
     """Shows a ``Health`` on one server."""
 
@@ -115,17 +135,15 @@ class HealthServicer:
         self, request: health_pb2.HealthCheckRequest, context: grpc.aio.ServicerContext
     ) -> health_pb2.HealthCheckResponse:
         """Answer with the status of one name; NOT_FOUND for a name that is not known."""
-        if request.service not in _NAMES:
+        if not known(request.service):
             await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
-        return _Status(status=self._status(request.service))
+        return _Status(status=status_of(self._health, request.service))
 
     async def List(  # noqa: N802 - named by the protocol
         self, _request: health_pb2.HealthListRequest, _context: grpc.aio.ServicerContext
     ) -> health_pb2.HealthListResponse:
         """Answer with the status of all names."""
-        return health_pb2.HealthListResponse(
-            statuses={name: _Status(status=self._status(name)) for name in _NAMES}
-        )
+        return all_statuses(self._health)
 
     async def Watch(  # noqa: N802 - named by the protocol
         self, request: health_pb2.HealthCheckRequest, context: grpc.aio.ServicerContext
@@ -134,20 +152,13 @@ class HealthServicer:
         sent = None
         while not self._closed:
             changed = self._changed
-            status = self._status(request.service)
+            status = status_of(self._health, request.service)
             if status != sent:
                 await context.write(_Status(status=status))
                 sent = status
                 continue  # it may have changed while it was written
             await changed.wait()
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
-
-    def _status(self, name: str) -> health_pb2.HealthCheckResponse.ServingStatus:
-        if name == _LIVENESS_NAME:
-            return _Status.SERVING
-        if name not in _READINESS_NAMES:
-            return _Status.SERVICE_UNKNOWN
-        return _Status.SERVING if self._health.serving else _Status.NOT_SERVING
 
     def _wake(self) -> None:
         woken, self._changed = self._changed, asyncio.Event()

@@ -5,12 +5,21 @@ from __future__ import annotations
 import errno
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from picker.serving.contract import ServingError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import grpc.aio  # type: ignore[import-untyped]  # grpcio ships no types
+
+
+_BACKLOG = 1_024
+_TAKEN = (errno.EADDRINUSE, errno.EACCES)
+
+_Candidate = tuple[int, int, int, str, tuple[Any, ...]]
+"""As ``socket.getaddrinfo`` gives them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,31 +52,78 @@ def bind(server: grpc.aio.Server, address: Address, credentials: grpc.ServerCred
         except RuntimeError as error:
             obstacle = str(error)
     if port == 0:
-        raise ServingError(
-            f"cannot listen on {address} ({obstacle}):"
-            f" set {address.setting} to a free port, or PICKER_BIND to an address of this machine"
-        )
+        raise _cannot_listen(address, obstacle)
     return port
+
+
+def open_sockets(address: Address) -> list[socket.socket]:
+    """Listening sockets, one per address meant, all on one port. Raises ``ServingError``."""
+    try:
+        candidates = _candidates(address)
+    except OSError as error:
+        raise _cannot_listen(address, error.strerror) from error
+    port = address.port
+    sockets: list[socket.socket] = []
+    obstacle: OSError | None = None
+    for family, kind, protocol, _, place in candidates:
+        opened = None
+        try:
+            opened = _bound(family, kind, protocol, (place[0], port, *place[2:]))
+            opened.listen(_BACKLOG)
+        except OSError as error:
+            if opened is not None:
+                opened.close()
+            obstacle = error
+            if error.errno in _TAKEN:
+                break
+        else:
+            sockets.append(opened)
+            port = opened.getsockname()[1]
+    if not sockets or (obstacle is not None and obstacle.errno in _TAKEN):
+        for opened in sockets:
+            opened.close()
+        raise _cannot_listen(address, None if obstacle is None else obstacle.strerror)
+    return sockets
+
+
+def _cannot_listen(address: Address, obstacle: str | None) -> ServingError:
+    return ServingError(
+        f"cannot listen on {address} ({obstacle}):"
+        f" set {address.setting} to a free port, or PICKER_BIND to an address of this machine"
+    )
 
 
 def _obstacle(address: Address) -> str | None:
     """Why the port cannot be bound; None if it can, at least on one of the addresses meant."""
     try:
-        candidates = socket.getaddrinfo(
-            address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        candidates = _candidates(address)
     except OSError as error:
         return error.strerror
     obstacles = []
     for family, kind, protocol, _, place in candidates:
         try:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                probe.bind(place)
+            _bound(family, kind, protocol, place).close()
         except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            if error.errno in _TAKEN:
                 return error.strerror
             obstacles.append(error.strerror)  # such as an address family that is switched off
     return obstacles[0] if len(obstacles) == len(candidates) else None
+
+
+def _candidates(address: Address) -> Sequence[_Candidate]:
+    return socket.getaddrinfo(
+        address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+
+
+def _bound(family: int, kind: int, protocol: int, place: tuple[object, ...]) -> socket.socket:
+    opened = socket.socket(family, kind, protocol)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        opened.bind(place)
+    except OSError:
+        opened.close()
+        raise
+    return opened

@@ -11,8 +11,6 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import grpc  # type: ignore[import-untyped]  # grpcio ships no types
-
 from picker.serving.contract import ServingError
 
 if TYPE_CHECKING:
@@ -76,24 +74,6 @@ class CertificateStore:
 
     def _stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
         return tuple(_stamp(path) for path in self._files.values())
-
-
-def server_credentials(store: CertificateStore) -> grpc.ServerCredentials:
-    """Credentials for a ``grpc.aio`` server; gRPC offers ALPN ``h2`` by itself.
-
-    gRPC asks for a newer configuration before each handshake, one per connection, so looking at
-    the files' stamps there costs nothing that matters and needs no watcher.
-    """
-
-    def fetch() -> grpc.ServerCertificateConfiguration | None:
-        renewed = store.renewed()
-        return None if renewed is None else _configuration(renewed)
-
-    return grpc.dynamic_ssl_server_credentials(
-        _configuration(store.current),
-        fetch,
-        require_client_authentication=store.current.client_ca is not None,
-    )
 
 
 def self_signed() -> tuple[bytes, bytes]:
@@ -185,9 +165,3 @@ def _client_ca(path: Path) -> bytes:
     except ValueError as error:
         raise ServingError(f"PICKER_CLIENT_CA: {path} holds no PEM certificate") from error
     return pem
-
-
-def _configuration(certificates: Certificates) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration(
-        [(certificates.key, certificates.chain)], root_certificates=certificates.client_ca
-    )

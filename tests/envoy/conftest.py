@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -89,6 +90,7 @@ async def gateway(
         pool = await stack.enter_async_context(upstreams(servers, page))
         addresses = [server.address for server in pool]
         settings = {f"PICKER_{name.upper()}": value for name, value in env.items()}
+        transport = os.environ.get("PICKER_TRANSPORT", "auto")  # the one that all of these tests are run on
         if members is None:
             settings["PICKER_ENDPOINTS"] = ",".join(addresses)
         else:
@@ -97,6 +99,7 @@ async def gateway(
         picker = await stack.enter_async_context(
             Picker(
                 {
+                    "PICKER_TRANSPORT": transport,
                     "PICKER_SECURE_SERVING": str(tls).lower(),
                     "PICKER_DRAIN_DELAY": "0.5s",
                     **settings,

@@ -40,6 +40,7 @@ class Server:
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
         self.answers: dict[str, bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]] = {}
         self.requests: list[str] = []
+        self.heads: list[bytes] = []
         self.connections = 0
         self.open_now = 0
         self.most_open = 0
@@ -77,6 +78,7 @@ class Server:
                 head = await reader.readuntil(b"\r\n\r\n")
                 path = head.split(b" ")[1].decode()
                 self.requests.append(path)
+                self.heads.append(head)
                 self.open_now += 1
                 self.most_open = max(self.most_open, self.open_now)
                 self._changed()

@@ -26,6 +26,12 @@ def test_a_page_that_changed_is_new_and_ages_until_the_next_change() -> None:
     assert freshness.page_time(3, 110.0) == 110.0
 
 
+def test_after_a_long_gap_a_changed_page_may_be_as_old_as_the_fetch_before() -> None:
+    freshness = Freshness(max_lag=10.0)
+    times = [freshness.page_time(marker, sent) for marker, sent in [(1, 100.0), (2, 104.0), (3, 105.0)]]
+    assert times == [90.0, 100.0, 105.0]
+
+
 def test_a_page_that_never_changes_is_never_older_than_the_greatest_lag() -> None:
     freshness = Freshness(max_lag=10.0)
     freshness.page_time(1, 100.0)

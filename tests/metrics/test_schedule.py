@@ -60,6 +60,30 @@ async def test_a_job_pushed_later_but_due_earlier_is_not_slept_over() -> None:
         await done.wait()
 
 
+async def test_a_job_that_is_hastened_is_done_once_and_earlier() -> None:
+    now, done, enough = 10.0, [], asyncio.Event()
+    schedule: Schedule[str] = Schedule(lambda: now)
+
+    async def do(job: str) -> None:
+        done.append(job)
+        schedule.hasten(0.0, job)  # it is being done: has no effect
+        if job == "last":
+            enough.set()
+
+    schedule.push(20.0, "hastened")
+    schedule.hasten(9.0, "hastened")
+    schedule.hasten(9.5, "hastened")  # is due before
+    schedule.hasten(9.0, "does not wait")
+    schedule.push(9.8, "last")
+    async with running(schedule, do, workers=1):
+        await enough.wait()
+        now = 30.0
+        enough.clear()
+        schedule.push(0.0, "last")
+        await enough.wait()
+    assert done == ["hastened", "last", "last"]
+
+
 async def test_no_more_are_done_at_a_time_than_there_are_workers() -> None:
     busy, most, go_on, finished = 0, 0, asyncio.Event(), asyncio.Event()
     left = 20
@@ -77,8 +101,8 @@ async def test_no_more_are_done_at_a_time_than_there_are_workers() -> None:
         if not left:
             finished.set()
 
-    for _ in range(left):
-        schedule.push(0.0, "same due time")
+    for number in range(left):
+        schedule.push(0.0, f"due at the same time as all others, {number}")
     async with running(schedule, do, workers=3):
         await finished.wait()
     assert most == 3

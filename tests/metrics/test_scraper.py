@@ -8,6 +8,7 @@ import gzip
 import logging
 import math
 import random
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 from picker.endpoints.endpoint import Endpoint
 from picker.metrics.dialects import DIALECTS
 from picker.metrics.dialects.ray_serve import RAY_SERVE
+from picker.metrics.dialects.vllm import VLLM as VLLM_DIALECT
 from picker.metrics.fetch import FetchError, Outcome
 from picker.metrics.scraper import ScrapeOptions, Scraper
 from scorer.fleet import Fleet, Slot
@@ -24,7 +26,7 @@ from tests.metrics.rig import PATIENCE, VLLM_PAGE, Rig, http, running_rig
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-VLLM = ScrapeOptions(dialect="vllm", interval=0.02, deadline=0.5, max_page=1024 * 1024)
+VLLM = ScrapeOptions(dialect="vllm", interval=0.02, idle_interval=0.02, deadline=0.5, max_page=1024 * 1024)
 RAY_PAGE = (
     b'ray_serve_event_loop_scheduling_latency_ms_count{actor_id="p",component="proxy"} 5\n'
     b'ray_serve_num_ongoing_requests_at_replicas{actor_id="p"} 4\n'
@@ -44,7 +46,7 @@ async def ray_rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     """Ray's dialect, but without its second between two pages."""
     fast = dataclasses.replace(RAY_SERVE, interval=0.02, min_interval=0.0)
     monkeypatch.setitem(DIALECTS, "ray_serve", fast)
-    async with running_rig(ScrapeOptions(dialect="ray_serve", deadline=0.5)) as rig:
+    async with running_rig(ScrapeOptions(dialect="ray_serve", idle_interval=0.02, deadline=0.5)) as rig:
         yield rig
 
 
@@ -422,6 +424,119 @@ async def test_endpoints_watched_together_are_spread_over_the_interval() -> None
     quarters = np.histogram(seconds, bins=4, range=(1.0, 2.0))[0]
     assert quarters.sum() == 200
     assert quarters.min() > 25
+
+
+# How often to ask who rests, and who works
+
+IDLE = VLLM_DIALECT.read(
+    b"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.5\n"
+)
+
+
+def arrive(scraper: Scraper, slot: Slot, **changed: float) -> float:
+    reading = dataclasses.replace(IDLE, **changed)  # type: ignore[arg-type]  # only numbers are changed
+    return scraper._page_arrived(scraper._targets[slot], VLLM_DIALECT, reading, 0.0)
+
+
+async def test_who_rests_is_asked_ever_less_up_to_a_bound() -> None:
+    scraper, slot = scraper_at_rest(ScrapeOptions(idle_interval=4.0))
+    delays = [arrive(scraper, slot) for _ in range(12)]
+    for delay, most in zip(delays, [0.4, 0.4, 0.8, 1.6, 3.2] + [4.0] * 7, strict=True):
+        assert 0.5 * most <= delay <= most
+
+
+@pytest.mark.parametrize(
+    "changed", [{"load": 1.0}, {"queue": 1.0}, {"running": 2.0}, {"local_running": 1.0}, {"kv_usage": 0.4}]
+)
+async def test_who_works_is_asked_at_its_dialects_interval(changed: dict[str, float]) -> None:
+    scraper, slot = scraper_at_rest(ScrapeOptions())
+    for _ in range(5):
+        resting = arrive(scraper, slot)
+    assert resting > 1.0
+    assert 0.2 <= arrive(scraper, slot, **changed) <= 0.22
+
+
+async def test_who_has_own_requests_is_asked_at_its_dialects_interval() -> None:
+    scraper, slot = scraper_at_rest(ScrapeOptions())
+    scraper._fleet.own[slot.row] = 1
+    delays = [arrive(scraper, slot) for _ in range(5)]
+    scraper._fleet.own[slot.row] = 0
+    scraper._fleet.sent_at[slot.row] = -4.0
+    delays += [arrive(scraper, slot) for _ in range(5)]
+    assert max(delays[1:]) <= 0.22
+    scraper._fleet.sent_at[slot.row] = -6.0
+    assert arrive(scraper, slot) > 0.22
+
+
+async def test_the_bound_does_not_shorten_a_configured_interval() -> None:
+    scraper, slot = scraper_at_rest(ScrapeOptions(interval=30.0))
+    assert min(arrive(scraper, slot) for _ in range(5)) >= 30.0
+
+
+async def test_a_page_that_fails_ends_the_rest() -> None:
+    scraper, slot = scraper_at_rest(ScrapeOptions(dialect="vllm"))
+    for _ in range(8):
+        arrive(scraper, slot)
+    delay = scraper._page_failed(scraper._targets[slot], FetchError(Outcome.UNREACHABLE, ""))
+    assert delay < 0.5
+    assert not scraper._resting.any()
+
+
+async def test_very_many_that_work_share_a_bounded_number_of_pages() -> None:
+    scraper, first = scraper_at_rest(ScrapeOptions())
+    for number in range(999):
+        scraper.watch(scraper._fleet.add(f"127.0.0.2:{number}"), Endpoint("", ""))
+    scraper._look(0.0)
+    assert arrive(scraper, first, load=1.0) >= 1000 / 500
+    assert 2.0 <= arrive(scraper, first, load=2.0) <= 2.2
+
+
+async def test_those_that_rest_are_asked_evenly_spread() -> None:
+    scraper, _ = scraper_at_rest(ScrapeOptions(idle_interval=4.0))
+    slots = [scraper._fleet.add(f"127.0.0.2:{number}") for number in range(400)]
+    at: list[float] = []
+    for slot in slots:
+        scraper.watch(slot, Endpoint("", ""))
+        due = 0.0
+        while due < 30.0:
+            due += arrive(scraper, slot)
+        at.append(due)
+    counts = np.histogram(at, bins=6, range=(30.0, 32.4))[0]
+    assert counts.min() > 0.5 * counts.mean()
+
+
+async def test_a_request_ends_the_rest_of_its_endpoint_and_of_no_other() -> None:
+    options = ScrapeOptions(dialect="vllm", interval=0.02, idle_interval=3600.0, deadline=0.5)
+    async with running_rig(options) as rig:
+        page = http(VLLM_PAGE.replace(b" 3\n", b" 0\n").replace(b" 2\n", b" 0\n"))
+        one, other = await rig.server(metrics=page), await rig.server(metrics=page)
+        slots = [rig.watch(one), rig.watch(other)]
+        targets = [rig.scraper._targets[slot] for slot in slots]
+        await rig.until(lambda: all(target.quiet >= 6 for target in targets))
+        before = len(one.requests), len(other.requests)
+        rig.fleet.sent_at[slots[0].row] = time.monotonic()
+        await rig.until(lambda: len(one.requests) >= before[0] + 5)
+        assert len(other.requests) <= before[1] + 1
+
+
+async def test_a_proxy_that_rests_is_probed_as_soon_as_it_gets_a_request(ray_rig: Rig) -> None:
+    ray_rig.scraper._options = dataclasses.replace(ray_rig.scraper._options, idle_interval=3600.0)
+    idle = RAY_PAGE.replace(b" 4\n", b" 0\n").replace(b" 3\n", b" 0\n").replace(b" 2\n", b" 0\n")
+    server = await ray_rig.server(**{**ray_proxy(http(b'{"/": "default"}')), "metrics": http(idle)})
+    slot = ray_rig.watch(server)
+    await ray_rig.until(lambda: ray_rig.scraper._targets[slot].quiet >= 6)
+    server.answers["/-/routes"] = DRAINED
+    server.answers["/-/healthz"] = DRAINED
+    ray_rig.fleet.sent_at[slot.row] = time.monotonic()
+    await ray_rig.until(lambda: bool(ray_rig.fleet.draining[slot.row]))
+
+
+async def test_large_pages_are_asked_for_compressed(rig: Rig) -> None:
+    large = VLLM_PAGE + b"x 1\n" * 50_000
+    server = await rig.server(metrics=http(large))
+    rig.watch(server)
+    await rig.until(lambda: len(server.heads) >= 2)
+    assert [b"Accept-Encoding: gzip" in head for head in server.heads[:2]] == [False, True]
 
 
 def test_an_unknown_dialect_is_an_error_that_names_the_known_ones() -> None:

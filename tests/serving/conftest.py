@@ -1,4 +1,7 @@
-"""Every test of this room runs on both event loops: asyncio's own, and uvloop as in production."""
+"""Every test of this room runs on both event loops, and where it serves ext_proc on both transports.
+
+The loops are asyncio's own, and uvloop as in production.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 import uvloop
 
-from tests.serving.harness import serving
+from tests.serving import harness
+from tests.serving.harness import TRANSPORTS, serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -20,8 +24,14 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
+@pytest.fixture(params=sorted(TRANSPORTS))
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have ``harness.serving`` and ``harness.make`` use each transport in turn."""
+    monkeypatch.setattr(harness, "make", TRANSPORTS[request.param])
+
+
 @pytest.fixture
-async def served() -> AsyncIterator[Served]:
+async def served(transport: None) -> AsyncIterator[Served]:  # noqa: ARG001 - which one it serves by
     """A plaintext server whose handlers only note what happens to them."""
     async with serving() as running:
         yield running

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio  # type: ignore[import-untyped]  # grpcio ships no types
 
-from picker.serving.grpcio import GrpcioTransport, TransportOptions, message_limit
+from picker.serving.grpcio import GrpcioTransport
 from picker.serving.health import Health
+from picker.serving.http2.transport import Http2Transport
 from picker.serving.listening import Address
+from picker.serving.options import TransportOptions, message_limit
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
-    from picker.serving.contract import Stream
+    from picker.serving.contract import Accept, Stream, Transport
     from picker.serving.tls import ServerTls
 
 METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
@@ -25,6 +29,13 @@ PATIENCE = 20.0
 """Seconds that no wait in these tests should ever need."""
 
 CLIENT_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+
+
+Make = Callable[["Accept", Health, TransportOptions], "Transport"]
+
+TRANSPORTS: dict[str, Make] = {"grpcio": GrpcioTransport, "http2": Http2Transport}
+make: Make = TRANSPORTS[os.environ.get("PICKER_TRANSPORT", "http2")]
+"""The transport under test; the fixture ``transport`` sets it to each, the environment for all else."""
 
 
 class Recorder:
@@ -63,7 +74,7 @@ class Echo(Recorder):
 class Served:
     """A started transport and what a test needs around it."""
 
-    transport: GrpcioTransport
+    transport: Transport
     health: Health
     port: int
     channel: Any
@@ -90,7 +101,7 @@ async def until(reached: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def serving(
-    make: Callable[[Stream], Any] = Recorder,
+    handler: Callable[[Stream], Any] = Recorder,
     *,
     tls: ServerTls | None = None,
     max_message: int = message_limit(0),
@@ -99,12 +110,12 @@ async def serving(
     handlers: list[Any] = []
 
     def accept(stream: Stream) -> Any:
-        handlers.append(make(stream))
+        handlers.append(handler(stream))
         return handlers[-1]
 
     health = Health()
     options = TransportOptions(Address("127.0.0.1", 0, "PICKER_GRPC_PORT"), max_message, tls)
-    transport = GrpcioTransport(accept, health, options)
+    transport = make(accept, health, options)
     port = await transport.start()
     target = f"127.0.0.1:{port}"
     if credentials is None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from tests.serving.harness import Served
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 
 class Body(Recorder):
     """Passes a body on until a message says that it is over; then only the stream's end matters."""

@@ -27,6 +27,8 @@ SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 READINESS = ["", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "inference-extension"]
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 
 @asynccontextmanager
 async def showing(port_of: str) -> AsyncIterator[tuple[Health, Any]]:

@@ -25,6 +25,8 @@ from tests.serving.harness import PATIENCE, Echo, serving
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 
 def put(folder: Path, chain: bytes, key: bytes) -> None:
     """Replace both files as one would by hand: not atomically, with new inodes."""

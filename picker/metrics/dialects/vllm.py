@@ -9,10 +9,12 @@ import math
 from typing import TYPE_CHECKING
 
 from picker.metrics.dialects.dialect import Dialect
-from picker.metrics.pages import mean, samples, total
+from picker.metrics.pages import family, mean, samples, total
 from picker.metrics.reading import Reading
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from picker.metrics.pages import Sample
 
 _WAITING = b"vllm:num_requests_waiting"
@@ -36,11 +38,11 @@ def read(page: bytes) -> Reading:
 
     A page with only one of *waiting* and *running* does not say how much is there.
     """
-    queue = total(samples(page, _WAITING))
-    running = total(samples(page, _RUNNING))
-    kv_usage = mean(samples(page, _KV_USAGE))
+    queue = total(_samples(page, _WAITING))
+    running = total(_samples(page, _RUNNING))
+    kv_usage = mean(_samples(page, _KV_USAGE))
     if math.isnan(kv_usage):
-        kv_usage = mean(samples(page, _KV_USAGE_BEFORE_0_10))
+        kv_usage = mean(_samples(page, _KV_USAGE_BEFORE_0_10))
     return Reading(
         load=queue + running,
         queue=queue,
@@ -51,9 +53,13 @@ def read(page: bytes) -> Reading:
     )
 
 
+def _samples(page: bytes, name: bytes) -> Iterator[Sample]:
+    return samples(family(page, name), name)  # vLLM's gauges come first on its page
+
+
 def _adapters(page: bytes) -> frozenset[str]:
     """Adapters of the latest series: vLLM leaves old ones behind, the value is when each was written."""
-    latest = max(samples(page, _LORA), key=_written, default=None)
+    latest = max(_samples(page, _LORA), key=_written, default=None)
     if latest is None:
         return frozenset()
     lists = (latest.label(b"running_lora_adapters"), latest.label(b"waiting_lora_adapters"))

@@ -1,4 +1,4 @@
-"""The transport as a gRPC client and a handler see it, on both event loops."""
+"""A transport as a gRPC client and a handler see it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import grpc.aio  # type: ignore[import-untyped]  # grpcio ships no types
 import pytest
 
 from picker.serving.contract import ServingError
-from picker.serving.grpcio import GrpcioTransport, TransportOptions, message_limit
 from picker.serving.health import Health
 from picker.serving.listening import Address, bind
+from picker.serving.options import TransportOptions, message_limit
+from tests.serving import harness
 from tests.serving.harness import METHOD, PATIENCE, Echo, Recorder, Served, over, serving, until
 
 if TYPE_CHECKING:
     from picker.serving.contract import Stream
+
+pytestmark = pytest.mark.usefixtures("transport")
 
 MIB = 1 << 20
 
@@ -339,7 +342,7 @@ async def test_a_bound_port_lets_clients_wait_until_it_is_served() -> None:
         handlers.append(Echo(stream))
         return handlers[-1]
 
-    transport = GrpcioTransport(accept, Health(), options)
+    transport = harness.make(accept, Health(), options)
     port = transport.bind()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         call = channel.stream_stream(METHOD)(timeout=PATIENCE)
@@ -357,7 +360,7 @@ async def test_a_bound_port_lets_clients_wait_until_it_is_served() -> None:
 async def test_a_taken_port_is_one_line_that_names_the_setting(host: str) -> None:
     async with serving() as served:
         with pytest.raises(ServingError) as raised:
-            await GrpcioTransport(_accept, Health(), _options(host, served.port)).start()
+            await harness.make(_accept, Health(), _options(host, served.port)).start()
     line = str(raised.value)
     assert "PICKER_GRPC_PORT" in line
     assert "in use" in line
@@ -367,7 +370,7 @@ async def test_a_taken_port_is_one_line_that_names_the_setting(host: str) -> Non
 @pytest.mark.parametrize("host", ["192.0.2.1", "no such host"])
 async def test_an_address_that_is_not_ours_is_an_error(host: str) -> None:
     with pytest.raises(ServingError, match=r"PICKER_BIND") as raised:
-        await GrpcioTransport(_accept, Health(), _options(host, 0)).start()
+        await harness.make(_accept, Health(), _options(host, 0)).start()
     assert host in str(raised.value)
 
 
@@ -395,4 +398,4 @@ async def test_no_address_means_all_of_them(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_stop_before_start_does_nothing() -> None:
-    await GrpcioTransport(_accept, Health(), _options("127.0.0.1", 0)).stop(1)
+    await harness.make(_accept, Health(), _options("127.0.0.1", 0)).stop(1)

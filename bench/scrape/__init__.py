@@ -1,0 +1,1 @@
+"""What asking the endpoints for their metrics pages costs."""

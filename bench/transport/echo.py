@@ -1,0 +1,70 @@
+"""A server that sends back what it gets, on either of the picker's transports: what these cost alone."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING
+
+import click
+import uvloop
+
+from picker.serving.grpcio import GrpcioTransport
+from picker.serving.health import Health
+from picker.serving.http2.transport import Http2Transport
+from picker.serving.listening import Address
+from picker.serving.options import TransportOptions, message_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from picker.serving.contract import Accept, Stream, Transport
+
+TRANSPORTS: dict[str, Callable[[Accept, Health, TransportOptions], Transport]] = {
+    "grpcio": GrpcioTransport,
+    "http2": Http2Transport,
+}
+MAX_BODY = 64 * 1024 * 1024
+
+
+class Echo:
+    """Handles one stream."""
+
+    __slots__ = ("_stream",)
+
+    carries_body = False
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def received(self, message: bytes) -> None:
+        """Send it back."""
+        self._stream.send((message,))
+
+    def closed(self, *, clean: bool) -> None:
+        """End as the client did."""
+        if clean:
+            self._stream.finish()
+
+
+@click.command()
+@click.option("--transport", type=click.Choice(sorted(TRANSPORTS)), required=True)
+def main(transport: str) -> None:
+    """Serve in plaintext on a free port of the loopback until SIGTERM."""
+    uvloop.run(_serve(transport))
+
+
+async def _serve(name: str) -> None:
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    options = TransportOptions(Address("127.0.0.1", 0, "--transport"), message_limit(MAX_BODY))
+    server = TRANSPORTS[name](Echo, Health(), options)
+    port = await server.start()
+    print(f"listening on 127.0.0.1:{port}", flush=True)
+    await ended.wait()
+    await server.stop(0)
+
+
+if __name__ == "__main__":
+    main()

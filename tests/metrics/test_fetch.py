@@ -1,0 +1,118 @@
+"""The client's connections: kept, replaced, given up.
+
+What becomes of bad answers is in test_scraper and test_http1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+import uvloop
+
+from picker.metrics.fetch import Answer, Client, FetchError, Outcome
+from tests.metrics.rig import PATIENCE, Server, http
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+PAGE = http(b"page")
+
+
+@contextlib.asynccontextmanager
+async def served(answer: bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[Server]:
+    server = Server()
+    server.answers["/"] = answer
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+async def get(client: Client, server: Server, path: str = "/", *, deadline: float = PATIENCE) -> Answer:
+    return await client.get(server.address, path, accept="*/*", deadline=deadline, limit=1000)
+
+
+async def test_a_connection_is_used_again_and_two_at_once_have_one_each() -> None:
+    async with served(PAGE) as server, Client() as client:
+        for _ in range(3):
+            assert await get(client, server) == (200, b"page")
+        assert server.connections == 1
+        await asyncio.gather(get(client, server), get(client, server))
+        assert server.connections == 2
+
+
+async def test_a_connection_that_its_server_closed_meanwhile_is_replaced() -> None:
+    async with served(PAGE) as server, Client() as client:
+        await asyncio.gather(get(client, server), get(client, server))
+        await server.stop()
+        await server.start()
+        assert await get(client, server) == (200, b"page")
+        assert server.connections == 3
+
+
+async def test_a_server_that_closes_instead_of_answering_again_is_asked_once_more() -> None:
+    async with served(PAGE) as server, Client() as client:
+        await get(client, server)
+
+        async def close(_writer: asyncio.StreamWriter) -> None:
+            server.answers["/"] = PAGE
+
+        server.answers["/"] = close
+        assert await get(client, server) == (200, b"page")
+        assert server.requests == ["/"] * 3
+
+
+async def test_a_connection_with_more_on_it_than_was_asked_for_is_not_used_again() -> None:
+    async with served(PAGE + PAGE) as server, Client() as client:
+        for _ in range(3):
+            assert await get(client, server) == (200, b"page")
+        assert server.connections == 3
+
+
+async def test_what_was_given_up_does_not_answer_the_next_question() -> None:
+    late = asyncio.Event()
+
+    async def answer_late(writer: asyncio.StreamWriter) -> None:
+        await late.wait()
+        writer.write(http(b"late"))
+
+    async with served(answer_late) as server, Client() as client:
+        with pytest.raises(FetchError) as failure:
+            await get(client, server, deadline=0.05)
+        assert failure.value.outcome is Outcome.TIMEOUT
+        late.set()
+        server.answers["/"] = PAGE
+        assert await get(client, server) == (200, b"page")
+
+
+async def test_a_path_cannot_add_to_the_request() -> None:
+    async with served(PAGE) as server, Client() as client:
+        await get(client, server, "/a?b=c&d=%20 HTTP/1.1\r\nX: y\r\n\r\n")
+        assert server.requests == ["/a?b=c&d=%20%20HTTP/1.1%0D%0AX:%20y%0D%0A%0D%0A"]
+
+
+async def test_idle_connections_are_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("picker.metrics.fetch._KEEP_ALIVE", 0.02)
+    async with served(PAGE) as server, Client() as client:
+        await get(client, server)
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.wait(server._busy)
+        assert not client._idle
+
+
+def test_it_is_the_same_on_uvloop() -> None:
+    async def ask() -> None:
+        async with served(PAGE) as server, Client() as client:
+            assert await get(client, server) == (200, b"page")
+            assert await get(client, server) == (200, b"page")
+            assert server.connections == 1
+            await server.stop()
+            with pytest.raises(FetchError) as failure:
+                await get(client, server)
+            assert failure.value.outcome is Outcome.UNREACHABLE
+
+    uvloop.run(ask())

@@ -1,0 +1,185 @@
+"""Reading answers byte by byte, as servers send them well and badly."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from picker.metrics.http1 import BrokenError, Response, TooLargeError
+
+LIMIT = 1000
+BODY = b"vllm:num_requests_running 3\n" * 5
+ZIPPED = gzip.compress(BODY)
+
+
+def http(*headers: str, status: str = "HTTP/1.1 200 OK", body: bytes = BODY) -> bytes:
+    return "\r\n".join([status, *headers, "", ""]).encode() + body
+
+
+def chunked(body: bytes, size: int, trailers: bytes = b"") -> bytes:
+    chunks = [body[start : start + size] for start in range(0, len(body), size)]
+    sent = b"".join(b"%x;name=value\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
+    return sent + b"0\r\n" + trailers + b"\r\n"
+
+
+def read(*pieces: bytes, closes: bool = False, limit: int = LIMIT) -> Response:
+    """Feed an answer; fails unless it is complete exactly with its last piece, or with the end."""
+    response = Response(limit)
+    for number, piece in enumerate(pieces):
+        complete = response.feed(piece)
+        while response.pending:
+            complete = response.feed()
+        assert complete == (number == len(pieces) - 1 and not closes)
+    if closes:
+        assert response.end()
+    return response
+
+
+LENGTH = f"Content-Length: {len(BODY)}"
+CHUNKED = "Transfer-Encoding: chunked"
+ANSWERS = {
+    "with its length": (http(LENGTH), True),
+    "with its length twice": (http(LENGTH, LENGTH), True),
+    "odd spelling": (http(f"coNTent-lenGTH:{len(BODY)} ", "X: content-length: 3"), True),
+    "not to be kept": (http(LENGTH, "Connection: x, Close"), False),
+    "HTTP/1.0": (http(LENGTH, status="HTTP/1.0 200"), False),
+    "HTTP/1.0, kept": (http(LENGTH, "Connection: Keep-Alive", status="HTTP/1.0 200 OK"), True),
+    "more than asked for": (http(LENGTH) + b"HTTP/1.1 200 OK\r\n\r\n", False),
+    "after interim answers": (http(status="HTTP/1.1 100 Continue", body=b"") * 3 + http(LENGTH), True),
+    "chunked": (http(CHUNKED, body=chunked(BODY, 7)), True),
+    "chunked with trailers": (http(CHUNKED, body=chunked(BODY, 50, b"X-Sum: 1\r\nY: 2\r\n")), True),
+    "chunked with a length": (http(CHUNKED, LENGTH, body=chunked(BODY, 50)), False),
+    "gzip": (http(f"Content-Length: {len(ZIPPED)}", "Content-Encoding: gzip", body=ZIPPED), True),
+    "gzip, chunked": (http(CHUNKED, "Content-Encoding: x-gzip", body=chunked(ZIPPED, 3)), True),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_an_answer_at_once_and_in_pieces(kind: str) -> None:
+    answer, reusable = ANSWERS[kind]
+    response = read(answer)
+    assert (response.status, response.body(), response.reusable) == (200, BODY, reusable)
+    if kind != "more than asked for":
+        response = read(*(answer[at : at + 1] for at in range(len(answer))))
+        assert (response.status, response.body(), response.reusable) == (200, BODY, reusable)
+
+
+@pytest.mark.parametrize("headers", [(), ("Content-Encoding: gzip",)])
+def test_a_body_that_ends_with_its_connection(headers: tuple[str, ...]) -> None:
+    answer = http(*headers, body=ZIPPED if headers else BODY)
+    response = read(answer[:30], answer[30:], closes=True)
+    assert response.body() == BODY
+    assert not response.reusable
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_an_answer_that_has_no_body(status: int) -> None:
+    response = read(http(LENGTH, status=f"HTTP/1.1 {status} No", body=b""))
+    assert (response.status, response.body(), response.reusable) == (status, b"", True)
+
+
+def test_of_an_error_only_the_first_part_is_read() -> None:
+    response = read(http(status="HTTP/1.1 503 Service Unavailable", body=b"x" * 100_000))
+    assert (response.status, len(response.body()), response.reusable) == (503, 65536, False)
+    zipped = gzip.compress(b"x" * 100_000)
+    response = read(http("Content-Encoding: gzip", status="HTTP/1.1 503 No", body=zipped))
+    assert len(response.body()) == 65536
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"HTTP/2 200\r\n\r\n",
+        b"HTTP/1.1 99 Low\r\n\r\n",
+        b"HTTP/1.1 200OK\r\n\r\n",
+        http(status="HTTP/1.1 101 Switching Protocols"),
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 10_000,
+        http("Content-Length: 5", "Content-Length: 6"),
+        http("Content-Length: -1"),
+        http("Content-Length: 1_0"),
+        http("Content-Length: "),
+        http("Transfer-Encoding: gzip, chunked"),
+        http("Content-Encoding: br", LENGTH),
+        http("Content-Encoding: gzip", LENGTH),
+        http("Content-Encoding: gzip", body=ZIPPED + b"more"),
+        http("Content-Encoding: gzip", body=ZIPPED[:-8] + b"\0" * 8),
+        http(CHUNKED, body=b"x\r\n"),
+        http(CHUNKED, body=b"-1\r\n"),
+        http(CHUNKED, body=b"\r\n"),
+        http(CHUNKED, body=b"fffffffff\r\n"),
+        http(CHUNKED, body=b"1\r\nab\r\n"),
+        http(CHUNKED, body=b"1" * 2000),
+        http(CHUNKED, body=b"0\r\n" + b"x" * 40_000),
+    ],
+)
+def test_what_is_no_answer(answer: bytes) -> None:
+    with pytest.raises(BrokenError):
+        Response(LIMIT).feed(answer)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        http("Content-Length: 1001", body=b""),
+        http(body=b"x" * 1001),
+        http(CHUNKED, body=chunked(b"x" * 1001, 400)),
+        http("Content-Encoding: gzip", body=gzip.compress(b"x" * 1001)),
+    ],
+)
+def test_a_page_beyond_the_bound(answer: bytes) -> None:
+    with pytest.raises(TooLargeError):
+        Response(LIMIT).feed(answer)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ANSWERS if kind != "more than asked for"])
+def test_an_answer_that_is_cut_off_is_not_complete(kind: str) -> None:
+    answer, _ = ANSWERS[kind]
+    for stop in range(len(answer)):
+        response = Response(LIMIT)
+        assert not response.feed(answer[:stop])
+        assert not response.end()
+
+
+def test_a_compressed_body_that_is_cut_off_is_broken() -> None:
+    response = read(http("Content-Encoding: gzip", body=ZIPPED[:-9]), closes=True)
+    with pytest.raises(BrokenError, match="cut off"):
+        response.body()
+
+
+def test_a_compression_bomb_is_taken_in_steps() -> None:
+    bomb = gzip.compress(bytes(10_000_000))
+    response = Response(10_000_000)
+    assert not response.feed(http(f"Content-Length: {len(bomb)}", "Content-Encoding: gzip", body=bomb))
+    steps = 1
+    while response.pending:
+        response.feed()
+        steps += 1
+    assert response.complete
+    assert steps >= 10_000_000 // (256 * 1024)
+    assert len(response.body()) == 10_000_000
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    kind=st.sampled_from(sorted(ANSWERS)),
+    noise=st.binary(max_size=20),
+    at=st.integers(0, 300),
+    step=st.integers(1, 400),
+)
+def test_damaged_answers_end_well_or_by_the_two_errors(kind: str, noise: bytes, at: int, step: int) -> None:
+    answer, _ = ANSWERS[kind]
+    damaged = answer[:at] + noise + answer[at + len(noise) :]
+    response = Response(LIMIT)
+    with contextlib.suppress(BrokenError, TooLargeError):
+        for start in range(0, len(damaged), step):
+            if response.feed(damaged[start : start + step]):
+                break
+            while response.pending:
+                response.feed()
+        if response.complete or response.end():
+            assert len(response.body()) <= LIMIT
