@@ -22,6 +22,7 @@ from picker.metrics.scraper import ScrapeOptions, Scraper
 from picker.objects.file import follow_objects
 from picker.objects.manifest import ObjectsError
 from picker.objects.rules import Objects
+from picker.observe.breakers import BreakerLog
 from picker.observe.http import HttpError, MetricsServer
 from picker.observe.prometheus import Metrics
 from picker.routing.router import Router
@@ -222,9 +223,11 @@ class App:
         log.info("objects in force", extra={"fields": counts})
 
     async def _expire(self) -> None:
+        breakers = BreakerLog(self._fleet)
         while True:
             await asyncio.sleep(TICK)
             self._router.tick(self._loop.time())
+            breakers.look()
 
 
 async def _start(feed: Feed[Any]) -> None:

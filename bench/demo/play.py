@@ -40,7 +40,7 @@ async def play(  # noqa: PLR0913 - the options of the command line
         console.print(report.table(runs, scene.proxies, scenario.BUSY_PROXY))
         console.print(report.conclusion(runs))
         if keep:
-            console.print(await to_try(scene))
+            console.print(await to_try(scene), soft_wrap=True)
             await asyncio.Event().wait()
     say("everything is taken down")
 

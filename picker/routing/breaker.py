@@ -52,13 +52,14 @@ _NO_VERDICT = (0, 408, 499)
 def verdict(outcome: Outcome) -> bool | None:
     """Whether the endpoint did its work (True) or failed (False); None where the outcome says neither.
 
-    4xx is the client's fault and so proves a working endpoint. Back-pressure and aborts prove nothing.
+    4xx is the client's fault and so proves a working endpoint. Back-pressure and aborts prove nothing. A
+    status proves something also where the end of the answer is out of sight.
     """
     if outcome.back_pressure:
         return None
     if outcome.status >= _INTERNAL_ERROR:
         return False
-    if outcome.status in _NO_VERDICT or outcome.cause in (Cause.ABORTED, Cause.UNSEEN):
+    if outcome.status in _NO_VERDICT or outcome.cause is Cause.ABORTED:
         return None
     return True
 

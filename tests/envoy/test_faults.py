@@ -46,6 +46,13 @@ async def status(gate: Gateway, path: str = CHAT) -> int:
         return answer.status
 
 
+async def get(gate: Gateway) -> int:
+    """A request of which the gateway shows the status, but in most modes not the end."""
+    async with gate.client.get(gate.url + "/hello") as answer:
+        await answer.read()
+        return answer.status
+
+
 async def states(gate: Gateway) -> dict[str, int]:
     """How many endpoints are in which state, without those of which there is none."""
     series = await gate.series()
@@ -151,6 +158,33 @@ async def test_an_endpoint_that_stays_bad_gets_a_trial_now_and_then_and_no_more(
             await eventually(tried_twice)  # after 1 s and 2 s more
         assert seen[500] == bad.served - out <= 3
         assert seen[200] > 20 * seen[500]
+
+
+@both_modes
+async def test_requests_whose_end_is_out_of_sight_take_out_and_bring_back_too(mode: Mode) -> None:
+    async with gateway(mode, servers=3) as gate:
+        bad = gate.servers[0]
+        bad.failing = True
+        assert 3 <= [await get(gate) for _ in range(100)].count(500) <= 6
+        bad.failing = False
+
+        async def eligible() -> bool:
+            return await get(gate) == 200 and await states(gate) == {"eligible": 3}
+
+        await eventually(eligible)
+
+
+@both_modes
+async def test_an_endpoint_that_fails_now_and_then_is_kept(mode: Mode) -> None:
+    async with gateway(mode, servers=2) as gate:
+        bad = gate.servers[0]
+        for _ in range(40):
+            bad.failing = True
+            while await get(gate) != 500:
+                pass
+            bad.failing = False
+            assert [await get(gate) for _ in range(6)] == [200] * 6
+        assert await states(gate) == {"eligible": 2}
 
 
 @both_modes

@@ -60,6 +60,8 @@ def trial(pool: Pool) -> Ticket | None:
         (Outcome(Cause.ABORTED), None),
         (Outcome(Cause.CLOSED), None),
         (Outcome(Cause.UNSEEN), None),
+        (Outcome(Cause.UNSEEN, 200), True),
+        (Outcome(Cause.UNSEEN, 500), False),
     ],
 )
 def test_what_counts_as_failure(outcome: Outcome, good: bool | None) -> None:
