@@ -67,9 +67,24 @@ def run(settings: Settings) -> int:
     async def serve() -> None:
         await App(settings, asyncio.get_running_loop()).serve()
 
+    _raise_file_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(serve())
     return 0
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open files as this process may have: two connections are kept to each endpoint.
+
+    The usual 1,024 are a default for programs that use ``select``.
+    """
+    try:
+        import resource  # noqa: PLC0415 - not on every platform
+    except ImportError:
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # some systems say unlimited and mean less
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

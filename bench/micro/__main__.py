@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from bench.micro.steps import Step
 
 OUT = PROJECT / "bench" / "out"
+FILE_WIDTH = 120
+"""Columns of what is not printed on a terminal."""
+
 MICRO = 1e6
 _FIRST_REPEATS = 20
 
@@ -40,6 +43,8 @@ def main(only: str, runs: int, seconds: float, out: Path) -> None:
     """Measure every step in turn, as often as there are runs."""
     figures = uvloop.run(_run(only, runs, seconds))
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=FILE_WIDTH)
     console.print(_table(figures, runs))
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"micro-{time.strftime('%Y%m%d-%H%M%S')}.json"
@@ -74,12 +79,14 @@ def _measure(step: Step, seconds: float) -> float:
 
 
 def _table(figures: dict[str, list[float]], runs: int) -> Table:
-    table = Table("step", title="CPU µs of each step", box=SIMPLE)
+    table = Table(title="CPU µs of each step", box=SIMPLE)
+    table.add_column("step", no_wrap=True)
     for run in range(runs):
         table.add_column(f"run {run + 1}", justify="right")
     table.add_column("median", justify="right", style="bold")
+    table.add_column("best", justify="right")
     for name, values in figures.items():
-        table.add_row(name, *(f"{value:.1f}" for value in (*values, median(values))))
+        table.add_row(name, *(f"{value:.1f}" for value in (*values, median(values), min(values))))
     return table
 
 

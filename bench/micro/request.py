@@ -49,7 +49,10 @@ class _Out:
 
 
 class Requests:
-    """Small chats, one after the other, before ``endpoints`` endpoints, in ``mode`` duplex or buffered."""
+    """Small chats, one after the other, before ``endpoints`` endpoints.
+
+    ``mode``: ``duplex`` or ``buffered``.
+    """
 
     def __init__(self, endpoints: int, mode: str, size: int = 200) -> None:
         rng = random.Random(endpoints)

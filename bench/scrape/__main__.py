@@ -25,13 +25,15 @@ IDLE = (100, 1000)
 
 
 @click.command()
-@click.option("--pages", "kinds", multiple=True, type=click.Choice(KINDS), default=KINDS, show_default=True)
+@click.option(
+    "--pages", "kinds", multiple=True, type=click.Choice(KINDS), default=("vllm", "ray"), show_default=True
+)
 @click.option("--endpoints", type=click.IntRange(1), default=100, show_default=True, help="Asked at a pace.")
 @click.option("--interval", type=click.FloatRange(0.01), default=0.2, show_default=True, help="Seconds.")
 @click.option("--idle", multiple=True, type=click.IntRange(1, 10_000), help="Endpoints of idle pickers.")
 @click.option("--runs", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--duration", type=click.FloatRange(0.1), default=3.0, show_default=True, help="Seconds each.")
-@click.option("--settle", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds of rest.")
+@click.option("--duration", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds each.")
+@click.option("--settle", type=click.FloatRange(0), default=8.0, show_default=True, help="Seconds of rest.")
 @click.option("--out", type=click.Path(path_type=Path), default=OUT, help="Folder of the JSON.")
 def main(*, out: Path, **options: Any) -> None:  # noqa: ANN401 - checked by click
     """Measure the CPU of scraping beside a plain aiohttp loop, and that of idle pickers."""

@@ -44,10 +44,10 @@ class Plan:
     kinds: Sequence[Kind]
     idle: Sequence[int]
     runs: int = 3
-    duration: float = 3.0
+    duration: float = 2.0
     endpoints: int = 100
     interval: float = 0.2
-    settle: float = 10.0
+    settle: float = 8.0
 
     def interval_of(self, kind: Kind) -> float:
         """Seconds between two pages of a server."""
@@ -56,7 +56,7 @@ class Plan:
     @property
     def expected_seconds(self) -> float:
         """About how long it takes."""
-        pages = self.runs * len(self.kinds) * 2 * (self.duration + 2.0)
+        pages = self.runs * len(self.kinds) * 2 * (self.duration + 1.0)
         idle = len(self.kinds) * len(self.idle) * (self.settle + _TELLING_REST * self.duration + 3.0)
         return pages + idle
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["small", "vllm", "ray"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-SIZES: dict[Kind, int] = {"small": 500, "vllm": 50_000, "ray": 300_000}
+SIZES: dict[Kind, int] = {"small": 800, "vllm": 50_000, "ray": 300_000}
 """Bytes of the pages, about."""
 LISTENING = "listening on "
 _BACKLOG = 64

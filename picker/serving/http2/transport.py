@@ -507,6 +507,8 @@ class _Call:
             self._counted_by.stream_closed()
         if self._when_over is not None:
             self._when_over()
+        # They hold each other; without this, every stream would wait for the garbage collector.
+        self._handler = self._when_over = None
 
     def when_over(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called at the end of the stream, also where the handler was told earlier."""
