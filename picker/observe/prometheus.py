@@ -239,8 +239,8 @@ _FLEET_HELP = {
     "picker_endpoints": "Endpoints of the pool by state.",
     "picker_endpoints_never_scraped": "Endpoints of which no page could be had yet.",
     "picker_oldest_page_age_seconds": "Age of the oldest last good page; 0 without any.",
-    "picker_requests_in_flight": "Requests sent to the pool and not known to have ended; where the end is not "
-    "seen, for the usual time.",
+    "picker_requests_in_flight": "Requests sent to the pool and not known to have ended; where the end is "
+    "not seen, for the usual time.",
     "picker_endpoint_requests_in_flight": "Requests sent there and not known to have ended.",
     "picker_endpoint_reported_load": "Requests there, from whomever, as its last page says.",
     "picker_endpoint_page_age_seconds": "Time since its last good page.",
