@@ -18,7 +18,7 @@ from picker.extproc.effects import NotRewritten
 from picker.inference.model_name import model_span
 from picker.inference.reading import NO_MODEL, follow_model
 from picker.inference.restore import ModelRestorer
-from picker.inference.scan import LONGEST_PARSED, find_members
+from picker.inference.scan import find_members, quick_to_parse
 from picker.inference.surfaces import surface_named
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def splice_model(body: Body, model: str, *, complete: bool, nameless: bool) -> S
 
 def _names_none(body: Body) -> bool:
     found = find_members(body, ("model",), complete=True)
-    if found.whole or len(body) > LONGEST_PARSED:
+    if found.whole or not quick_to_parse(body):
         return found.whole and "model" not in found.members
     try:
         document = orjson.loads(body)

@@ -6,10 +6,11 @@ import json
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from picker.inference.scan import find_members, parse_beginning
+from picker.inference.scan import find_members, parse_beginning, quick_to_parse
 
 WANTED = ("model", "stream", "messages")
 _TEXT = st.text(st.sampled_from('ab"\\{}[]:, \n\té漢😀'), max_size=8)
@@ -107,3 +108,19 @@ def begins(part: Any, whole: Any) -> bool:
     else:
         return bool(part == whole)
     return ok and all(a == b for a, b in pairs[:-1]) and all(begins(a, b) for a, b in pairs[-1:])
+
+
+@pytest.mark.parametrize(
+    ("body", "quick"),
+    [
+        (b'{"messages":[' + b'{"content":"a"},' * 5_000 + b'{}],"model":"m"}', True),
+        (b'{"messages":[' + b'{"content":"a"},' * 10_000 + b'{}],"model":"m"}', False),
+        (b'{"stop":[' + b'"a",' * 20_000 + b'"a"],"model":"m"}', True),
+        (b'{"stop":[' + b'"a",' * 40_000 + b'"a"],"model":"m"}', False),
+        (b'{"prompt":"' + b"a" * (1 << 20) + b'"}', False),
+    ],
+    ids=["messages", "too many messages", "strings", "too many strings", "too long"],
+)
+def test_a_body_that_would_take_long_to_parse_is_not(body: bytes, quick: bool) -> None:
+    assert quick_to_parse(body) is quick
+    assert quick_to_parse(memoryview(body)) is quick
