@@ -178,7 +178,8 @@ class ExtProcStream:
     def _ask(self, ask: Ask) -> Sequence[Effect]:
         shared = self._shared
         self._cancel()
-        if ask.question.unreadable and not ask.provisional:
+        # Once a request: a provisional question is asked again with the body, a late one again as it is.
+        if ask.question.unreadable and not (ask.provisional or ask.simplest):
             shared.observer.unreadable(ask.question.unreadable)
         began = time.perf_counter()
         answer = self._answer(ask)

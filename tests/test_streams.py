@@ -12,6 +12,7 @@ from picker.extproc.session import SessionOptions, Surroundings
 from picker.routing.decision import Cause, Decision, Outcome, Refusal
 from picker.streams import ExtProcStream, Streams
 from tests.extproc.gateway import BODY, message, resolve
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,6 +42,14 @@ class Wire:
 
     def abort(self, reason: str) -> None:
         self.end = self.end or f"aborted: {reason}"
+
+    async def answered(self) -> None:
+        """Wait until something is sent: a deadline is the event loop's own."""
+
+        async def sent() -> bool:
+            return bool(self.sent)
+
+        await eventually(sent)
 
 
 @dataclass
@@ -182,9 +191,7 @@ async def test_a_decision_that_comes_too_late_is_replaced_by_the_simplest() -> N
     later = Later()
     it = rig(later, pick("10.0.0.2:8000"))
     it.stream.received(message("request_headers", headers=GET, end=True))
-    async with asyncio.timeout(TIMEOUT * 500):
-        while not it.wire.sent:  # noqa: ASYNC110 - the deadline is the event loop's own
-            await asyncio.sleep(TIMEOUT / 4)
+    await it.wire.answered()
     assert later.cancelled
     assert b"10.0.0.2:8000" in it.wire.sent[0]
     assert it.routing.asked == [(False, None), (True, None)]
@@ -248,6 +255,17 @@ async def test_what_cannot_be_read_is_counted_and_routed_all_the_same() -> None:
     it.stream.received(message("request_body", body=b"not json", end=True))
     assert it.observer.counted[1].startswith("unreadable: not JSON")
     assert it.observer.counted[2] == "picked"
+
+
+async def test_what_cannot_be_read_is_counted_once_also_where_the_decision_is_late() -> None:
+    it = rig(Later(), pick())
+    it.stream.received(message("request_headers", headers=POST))
+    it.stream.received(message("request_body", body=b"not json", end=True))
+    await it.wire.answered()
+    assert [counted for counted in it.observer.counted if counted.startswith("unreadable")] == [
+        it.observer.counted[1]
+    ]
+    assert it.observer.counted[-1] == "simplest"
 
 
 async def test_in_strict_mode_it_is_refused_without_asking() -> None:
