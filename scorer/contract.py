@@ -7,7 +7,7 @@ endpoints in Python: at a thousand endpoints a loop costs more than all of them 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -29,6 +29,22 @@ class Request(Protocol):
     @property
     def path(self) -> str:
         """The path without its query; empty if there is none."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Its headers, names in lower case."""
+
+    @property
+    def model(self) -> str:
+        """What is asked of the endpoint; empty if unknown."""
+
+    @property
+    def session_id(self) -> str:
+        """What the client calls its session; empty if it has none."""
+
+    @property
+    def multiplexed_model_id(self) -> str:
+        """The adapter or multiplexed model that has to be loaded; empty if there is none."""
 
     @property
     def prompt_tokens(self) -> int:

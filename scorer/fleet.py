@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 _INITIAL_CAPACITY = 16
 UNKNOWN_ROUTES = -1
 """``route_set`` of an endpoint that never said which path prefixes it serves."""
+CLUSTER_LABEL = "ray.io/cluster"
+"""KubeRay's label of a pod: the RayCluster it belongs to."""
+NO_CLUSTER = -1
+"""``cluster`` of an endpoint without that label."""
 
 
 class Slot(NamedTuple):
@@ -34,7 +38,8 @@ class Fleet:
     Identity (written by whoever keeps the membership, through :meth:`add` and :meth:`remove`):
         ``alive`` (bool); ``addresses``, ``labels`` (lists by slot index). ``addresses`` is replaced, never
         changed in place, so whoever explains a decision later may keep the list it was made with.
-        ``version`` changes with every :meth:`add` and :meth:`remove`.
+        ``version`` changes with every :meth:`add`, :meth:`remove` and :meth:`relabel`;
+        ``cluster`` index into ``clusters``, the values of the label ``ray.io/cluster`` (-1: it has none).
     Scraped (written by the metrics loop):
         ``scraped_load`` requests at the endpoint, running or waiting, as its page says (NaN: not said);
         ``queue`` waiting requests, ``running`` requests, ``kv_usage`` 0..1 (NaN: not said);
@@ -42,13 +47,18 @@ class Fleet:
         ``proxy`` its page is that of a proxy: what waits there found no server free;
         ``fetched_at`` when the last good page arrived (-inf: never);
         ``draining`` wants no new requests; ``reachable`` False after its probes failed repeatedly;
-        ``route_set`` index into ``route_sets``, tuples of path prefixes (-1: unknown).
+        ``route_set`` index into ``route_sets``, tuples of path prefixes (-1: unknown);
+        ``kv_blocks`` and ``block_size`` (tokens) of its KV cache (NaN: not said).
     Own numbers (written by routing):
         ``own`` requests sent and not seen to end; ``own_tokens`` uncached prompt tokens of those whose
         first token is still to come; ``untracked`` requests whose end cannot be seen and that are
         assumed to be running; ``sent_at`` when the last request was sent (-inf: never);
         ``own_at_page`` what ``own`` was at the time the page speaks of; ``breaker_open`` (bool);
-        ``full_until`` the endpoint said it is full, until then (-inf: no).
+        ``full_until`` the endpoint said it is full, until then (-inf: no);
+        ``slowness`` how many times longer than the middle endpoint it takes for the same work (1: as long);
+        ``cold_at`` number of the last request without any cached prefix that was sent there (-1: none);
+        ``matched_tokens`` of the request *being decided*, the tokens of its prompt whose prefix the endpoint
+        is believed to hold: written before a decision, of no meaning after it.
     """
 
     _FLOATS = (
@@ -64,6 +74,11 @@ class Fleet:
         ("sent_at", -np.inf),
         ("own_at_page", 0.0),
         ("full_until", -np.inf),
+        ("kv_blocks", np.nan),
+        ("block_size", np.nan),
+        ("slowness", 1.0),
+        ("cold_at", -1.0),
+        ("matched_tokens", 0.0),
     )
     _BOOLS = (
         ("alive", False),
@@ -85,12 +100,18 @@ class Fleet:
     sent_at: NDArray[np.float64]
     own_at_page: NDArray[np.float64]
     full_until: NDArray[np.float64]
+    kv_blocks: NDArray[np.float64]
+    block_size: NDArray[np.float64]
+    slowness: NDArray[np.float64]
+    cold_at: NDArray[np.float64]
+    matched_tokens: NDArray[np.float64]
     alive: NDArray[np.bool_]
     proxy: NDArray[np.bool_]
     draining: NDArray[np.bool_]
     reachable: NDArray[np.bool_]
     breaker_open: NDArray[np.bool_]
     route_set: NDArray[np.int64]
+    cluster: NDArray[np.int64]
 
     def __init__(self) -> None:
         self.version = 0
@@ -106,6 +127,8 @@ class Fleet:
         for name, start in self._BOOLS:
             setattr(self, name, np.full(_INITIAL_CAPACITY, start, dtype=np.bool_))
         self.route_set = np.full(_INITIAL_CAPACITY, UNKNOWN_ROUTES, dtype=np.int64)
+        self.cluster = np.full(_INITIAL_CAPACITY, NO_CLUSTER, dtype=np.int64)
+        self.clusters: list[str] = []
 
     def __len__(self) -> int:
         """Number of endpoints in the pool now."""
@@ -136,7 +159,7 @@ class Fleet:
         self._reset_row(index)
         self.alive[index] = True
         self._name_row(index, address)
-        self.labels[index] = labels or {}
+        self._label_row(index, labels or {})
         self._by_address[address] = slot
         self.version += 1
         return slot
@@ -155,7 +178,8 @@ class Fleet:
     def relabel(self, slot: Slot, labels: Mapping[str, str]) -> None:
         """Replace the labels of an endpoint that is in the fleet."""
         if self.holds(slot):
-            self.labels[slot.row] = labels
+            self._label_row(slot.row, labels)
+            self.version += 1
 
     def holds(self, slot: Slot) -> bool:
         """Whether the slot still belongs to the endpoint it was given to."""
@@ -193,10 +217,34 @@ class Fleet:
         self._route_set_ids = {key: new for new, key in enumerate(self.route_sets)}
         self.route_set = inverse.astype(np.int64) - first_known
 
+    def _label_row(self, index: int, labels: Mapping[str, str]) -> None:
+        self.labels[index] = labels
+        name = labels.get(CLUSTER_LABEL)
+        if name is None:
+            self.cluster[index] = NO_CLUSTER
+            return
+        if name not in self.clusters:
+            self._forget_unused_clusters()
+            self.clusters = [*self.clusters, name]
+        self.cluster[index] = self.clusters.index(name)
+
+    def _forget_unused_clusters(self) -> None:
+        """Every upgrade brings a new name, so the table would grow for ever."""
+        used = np.unique(self.cluster[self.alive])
+        used = used[used != NO_CLUSTER]
+        kept = [self.clusters[old] for old in used.tolist()]
+        if len(kept) == len(self.clusters):
+            return
+        renumbered = np.full(len(self.clusters) + 1, NO_CLUSTER, dtype=np.int64)  # its last is NO_CLUSTER's
+        renumbered[used] = np.arange(len(used))
+        self.cluster = renumbered[self.cluster]
+        self.clusters = kept
+
     def _reset_row(self, index: int) -> None:
         for name, fill in self._FLOATS + self._BOOLS:
             getattr(self, name)[index] = fill
         self.route_set[index] = UNKNOWN_ROUTES
+        self.cluster[index] = NO_CLUSTER
         self.labels[index] = {}
 
     def _name_row(self, index: int, address: str) -> None:
@@ -210,3 +258,4 @@ class Fleet:
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.full(more, fill, dtype=column.dtype)]))
         self.route_set = np.concatenate([self.route_set, np.full(more, UNKNOWN_ROUTES, dtype=np.int64)])
+        self.cluster = np.concatenate([self.cluster, np.full(more, NO_CLUSTER, dtype=np.int64)])

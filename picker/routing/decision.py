@@ -57,10 +57,15 @@ class Ticket(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Decision:
-    """The chosen endpoints as ``ip:port`` in order of preference (never empty)."""
+    """The chosen endpoints as ``ip:port`` in order of preference (never empty).
+
+    ``response_headers`` are to be set on the answer to the client, where the gateway lets us see it (a
+    session's token).
+    """
 
     endpoints: tuple[str, ...]
     ticket: Ticket
+    response_headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True, frozen=True)

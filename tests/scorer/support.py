@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +10,8 @@ import numpy as np
 from scorer.fleet import Fleet
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scorer.contract import Rows
 
 
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
 class Asked:
     path: str = "/"
     prompt_tokens: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    model: str = ""
+    session_id: str = ""
+    multiplexed_model_id: str = ""
 
 
 def fleet_of(size: int, *, fetched_at: float = -np.inf) -> Fleet:

@@ -74,3 +74,30 @@ def test_equal_route_sets_share_an_entry_and_old_ones_do_not_pile_up() -> None:
     assert len(fleet.route_sets) < 20
     assert fleet.route_sets[fleet.route_set[0]] == ("/a", "/b")
     assert fleet.route_sets[fleet.route_set[1]] == ("/199",)
+
+
+def test_the_cluster_is_read_from_the_label_of_kuberay() -> None:
+    fleet = Fleet()
+    old = fleet.add("10.0.0.1:8000", {"ray.io/cluster": "old"})
+    new = fleet.add("10.0.0.2:8000", {"ray.io/cluster": "new"})
+    alone = fleet.add("10.0.0.3:8000")
+    assert [fleet.clusters[fleet.cluster[slot.row]] for slot in (old, new)] == ["old", "new"]
+    assert fleet.cluster[alone.row] == -1
+
+
+def test_names_of_clusters_that_are_gone_are_forgotten() -> None:
+    fleet = Fleet()
+    stays = fleet.add("10.0.0.1:8000", {"ray.io/cluster": "stays"})
+    for upgrade in range(100):
+        fleet.remove(fleet.add("10.0.0.2:8000", {"ray.io/cluster": f"cluster-{upgrade}"}))
+    assert len(fleet.clusters) <= 2
+    assert fleet.clusters[fleet.cluster[stays.row]] == "stays"
+
+
+def test_new_labels_move_an_endpoint_to_another_cluster() -> None:
+    fleet = Fleet()
+    slot = fleet.add("10.0.0.1:8000", {"ray.io/cluster": "old"})
+    version = fleet.version
+    fleet.relabel(slot, {"ray.io/cluster": "new"})
+    assert fleet.clusters[fleet.cluster[slot.row]] == "new"
+    assert fleet.version != version
