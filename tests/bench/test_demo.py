@@ -27,7 +27,7 @@ from bench.rig.ray import Proxy, quiet_ports
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from bench.rig.envoy import Balancer
+    from picker.gateway.envoy_config import Balancer
 
 DEADLINE = 120.0
 PROXIES = [Proxy(f"127.0.0.1:{port}", f"127.0.0.1:{port + 10}") for port in (1, 2, 3)]

@@ -15,23 +15,23 @@ from bench.e2e.subject import running
 from bench.rig.child import ChildError
 from bench.rig.cpu import cpu_seconds, resident_bytes
 from bench.rig.envoy import (
-    DESTINATION,
     MODES,
     Envoy,
     ExtProc,
     Listener,
     bootstrap,
-    envoy_binary,
-    first_error,
 )
 from bench.rig.load import Request, Target, closed_loop, failures, open_loop, shares
 from bench.rig.ports import free_port
 from bench.rig.servers import Servers
+from picker.gateway.binary import envoy_binary, first_error
+from picker.gateway.envoy_config import DESTINATION
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bench.rig.envoy import Balancer, Mode
+    from bench.rig.envoy import Mode
+    from picker.gateway.envoy_config import Balancer
 
 pytestmark = pytest.mark.envoy
 

@@ -1,0 +1,1 @@
+"""Envoy and the picker as one command, for people without Kubernetes."""
