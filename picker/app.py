@@ -12,7 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from picker.background import Background, Feed
+from picker.endpoints import eds
 from picker.endpoints.endpoint import EndpointsError
+from picker.endpoints.envoy_admin import UnixSocketAdmin
 from picker.endpoints.file import FileSource
 from picker.endpoints.fixed import FixedSource
 from picker.endpoints.roster import Roster
@@ -227,6 +229,14 @@ class App:
         return Address(self._settings.bind or "", getattr(self._settings, name), variable(name))
 
     def _source(self) -> Source:
+        settings = self._settings
+        source = self._membership()
+        if settings.eds_file is None:
+            return source
+        admin = UnixSocketAdmin(settings.envoy_admin, eds.RESOURCE) if settings.envoy_admin else None
+        return eds.PublishedSource(source, eds.EdsFile(settings.eds_file), admin)
+
+    def _membership(self) -> Source:
         settings = self._settings
         if settings.endpoints_file is not None:
             return FileSource(settings.endpoints_file, metrics_target_port=settings.metrics_target_port)

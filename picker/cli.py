@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from picker.commands import gateway
+from picker.commands.errors import WRONG_CALL, refuse
 from picker.llm_d_flags import ALIASES, IGNORED, DoubledError, translate, with_double_dashes
 from picker.observe import logs
 from picker.settings import Settings, SettingsError, default, flag, load, unknown_variables
@@ -18,9 +20,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_WRONG_CALL = 2
 _INTERRUPTED = 130
-"""Exit codes: told something wrong; ended by Ctrl-C, as shells write it."""
+"""Exit code: ended by Ctrl-C, as shells write it."""
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
@@ -32,17 +33,12 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         code = _group.main(args, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
-        sys.exit(_WRONG_CALL)
+        sys.exit(WRONG_CALL)
     except click.ClickException as error:
-        _refuse(error.format_message())
+        refuse(error.format_message())
     except (click.Abort, KeyboardInterrupt):
         sys.exit(_INTERRUPTED)
     sys.exit(code)
-
-
-def _refuse(message: str) -> NoReturn:
-    click.echo(f"serve-picker: {message}", err=True)
-    sys.exit(_WRONG_CALL)
 
 
 def _version() -> str:
@@ -85,7 +81,7 @@ def _serve(**flags: str | None) -> int:
         given, ignored = translate({name: value for name, value in flags.items() if value is not None})
         settings = load(given)
     except (DoubledError, SettingsError) as error:
-        _refuse(str(error))
+        refuse(str(error))
     logs.configure(settings.log_level, settings.log_format)
     if ignored:
         log.warning("flags of the llm-d picker without meaning here", extra={"fields": ignored})
@@ -97,8 +93,10 @@ def _serve(**flags: str | None) -> int:
     try:
         return app.run(settings)
     except app.StartError as error:
-        _refuse(str(error))
+        refuse(str(error))
 
+
+_group.add_command(gateway.command)
 
 _group.add_command(
     _Command(

@@ -96,6 +96,12 @@ def _readable_file(value: Path) -> Path:
         raise ValueError(f"cannot be read ({error.strerror})") from None
 
 
+def _writable_folder(value: Path) -> Path:
+    if not os.access(value.parent, os.W_OK | os.X_OK):
+        raise ValueError("should be in a folder that can be written to")
+    return value
+
+
 def _certificate_folder(value: Path) -> Path:
     for name in ("tls.crt", "tls.key"):
         try:
@@ -139,6 +145,15 @@ class Settings(BaseModel):
     )
     objects_file: Annotated[Path, AfterValidator(_readable_file)] | None = Field(
         None, description="model rewrites and objectives, watched", examples=["objects.yaml"]
+    )
+
+    eds_file: Annotated[Path, AfterValidator(_writable_folder)] | None = Field(
+        None, description="write the pool here for Envoy's file EDS", examples=["/run/picker/pool.json"]
+    )
+    envoy_admin: Path | None = Field(
+        None,
+        description="Unix socket of that Envoy's admin: choose what it has",
+        examples=["/run/picker/admin.sock"],
     )
 
     strict_bodies: bool = Field(

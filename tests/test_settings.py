@@ -50,7 +50,7 @@ def test_a_default_as_shown_is_a_value_that_can_be_given() -> None:
 
 
 def test_an_example_as_shown_is_a_value_that_can_be_given() -> None:
-    needs_files = ("endpoints_file", "objects_file", "cert_path")
+    needs_files = ("endpoints_file", "objects_file", "cert_path", "eds_file")
     for name, field in Settings.model_fields.items():
         if name not in needs_files:
             assert field.examples
