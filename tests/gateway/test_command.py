@@ -81,11 +81,12 @@ async def test_websockets_and_two_thousand_streams_pass(tmp_path: Path) -> None:
             await socket.send_str("hello")
             assert await socket.receive_str(timeout=10) == "hello"
 
-        async def stream() -> bytes:
-            async with gateway.client.post(f"{gateway.url}/lines?count=20&interval=0.1") as response:
+        async def stream(number: int) -> bytes:
+            await asyncio.sleep(number / 500)  # all at once would ask the servers' accept queue, not us
+            async with gateway.client.post(f"{gateway.url}/lines?count=20&interval=0.4") as response:
                 return await response.read()
 
-        answers = await asyncio.gather(*(stream() for _ in range(2_000)))
+        answers = await asyncio.gather(*(stream(number) for number in range(2_000)))
         assert set(answers) == {lines(20)}
 
 
