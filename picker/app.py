@@ -25,7 +25,8 @@ from picker.objects.file import follow_objects
 from picker.objects.manifest import ObjectsError
 from picker.objects.rules import Objects
 from picker.observe.breakers import BreakerLog
-from picker.observe.http import HttpError, MetricsServer
+from picker.observe.http import MetricsServer
+from picker.observe.http_port import HttpError, Place
 from picker.observe.prometheus import Metrics
 from picker.routing.router import Router
 from picker.serving.contract import ServingError
@@ -148,7 +149,7 @@ class App:
         settings = self._settings
         health_server = HealthServer(self._health, self._address("health_port"))
         metrics_server = MetricsServer(
-            settings.bind, settings.metrics_port, self._metrics, ready=lambda: self._health.serving
+            Place(settings.bind, settings.metrics_port), self._metrics, ready=lambda: self._health.serving
         )
         try:
             port = transport.bind()

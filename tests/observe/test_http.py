@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 
-from picker.observe import http
-from picker.observe.http import HttpError, MetricsServer
+from picker.observe import http_port
+from picker.observe.http import MetricsServer
+from picker.observe.http_port import HttpError, Place
 from picker.observe.prometheus import Metrics
 from scorer.fleet import Fleet
 
@@ -30,7 +31,7 @@ CLOSED = (ConnectionResetError, asyncio.IncompleteReadError)
 async def serving(*, ready: bool = True) -> AsyncIterator[MetricsServer]:
     fleet = Fleet()
     fleet.add("10.0.0.1:8000")
-    server = MetricsServer(HOST, 0, Metrics(fleet), ready=lambda: ready)
+    server = MetricsServer(Place(HOST, 0), Metrics(fleet), ready=lambda: ready)
     await server.start()
     try:
         yield server
@@ -111,7 +112,7 @@ async def test_a_taken_port_names_the_setting() -> None:
         taken.bind((HOST, 0))
         taken.listen()
         port = taken.getsockname()[1]
-        server = MetricsServer(HOST, port, Metrics(Fleet()), ready=lambda: True)
+        server = MetricsServer(Place(HOST, port), Metrics(Fleet()), ready=lambda: True)
         with pytest.raises(
             HttpError, match=rf"port {port} \(Address already in use\): set PICKER_METRICS_PORT"
         ) as caught:
@@ -121,7 +122,7 @@ async def test_a_taken_port_names_the_setting() -> None:
 
 
 async def test_an_address_of_another_machine_names_the_setting() -> None:
-    server = MetricsServer("192.0.2.1", 0, Metrics(Fleet()), ready=lambda: True)
+    server = MetricsServer(Place("192.0.2.1", 0), Metrics(Fleet()), ready=lambda: True)
     with pytest.raises(HttpError, match=r"192\.0\.2\.1.*PICKER_BIND"):
         await server.start()
 
@@ -134,7 +135,7 @@ async def test_what_is_no_http_gets_an_answer_and_no_log(caplog: pytest.LogCaptu
 
 
 async def test_a_connection_too_many_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(http_port, "MOST_CONNECTIONS", 1)
     async with serving() as server, connection(server), connection(server) as (reader, _):
         with pytest.raises(CLOSED):
             await reader.readexactly(1)
@@ -143,8 +144,8 @@ async def test_a_connection_too_many_is_closed(monkeypatch: pytest.MonkeyPatch) 
 async def test_a_silent_connection_is_closed_at_the_second_sweep() -> None:
     async with serving() as server, connection(server) as (reader, _):
         await get(server, "/healthz")  # accepted after it, so by now the silent one is accepted too
-        server._sweep()
-        server._sweep()
+        server._http._sweep()
+        server._http._sweep()
         with pytest.raises(CLOSED):
             await reader.readexactly(1)
 
@@ -153,8 +154,8 @@ async def test_a_request_that_never_ends_is_cut_off() -> None:
     async with serving() as server, connection(server) as (reader, writer):
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")  # the end of the headers never comes
         await get(server, "/healthz")
-        server._sweep()
-        server._sweep()
+        server._http._sweep()
+        server._http._sweep()
         with pytest.raises(CLOSED):
             await reader.readexactly(1)
 
