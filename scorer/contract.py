@@ -1,8 +1,9 @@
 """The shapes that filters, scorers and choosers share.
 
 ``rows`` are the candidates: row numbers of the fleet's columns, without repetition. Masks and scores
-are arrays in the order of ``rows``. None of these functions keeps state, and none loops over the
-endpoints in Python: at a thousand endpoints a loop costs more than all of them together.
+are arrays in the order of ``rows``. None of these functions changes anything, so a decision may be
+explained without being made: what has state is told of decisions by its :data:`Sent`. None loops over
+the endpoints in Python: at a thousand endpoints a loop costs more than all of them together.
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ Filter = Callable[[Fleet, Rows, Request, float], Mask]
 
 Scorer = Callable[[Fleet, Rows, Request, float], Scores]
 """``(fleet, rows, request, now)``: a number from 0 to 1 for each candidate, higher is better, never NaN."""
+
+Sent = Callable[[Fleet, int, Request, float], None]
+"""``(fleet, row, request, now)``: the request was sent to the endpoint of that row. For what remembers
+(sessions, who got the last cold prompt); whatever it keeps is bounded."""
 
 
 class Chooser(Protocol):

@@ -48,6 +48,9 @@ class Fleet:
         ``fetched_at`` when the last good page arrived (-inf: never);
         ``draining`` wants no new requests; ``reachable`` False after its probes failed repeatedly;
         ``route_set`` index into ``route_sets``, tuples of path prefixes (-1: unknown);
+        ``models`` ids of the adapters or multiplexed models in use there, ``waiting_models`` of those that
+        requests wait for (lists by slot index of frozen sets, empty: none, or not said); ``max_models`` how
+        many it can have loaded at a time (NaN: not said);
         ``kv_blocks`` and ``block_size`` (tokens) of its KV cache (NaN: not said).
     Own numbers (written by routing):
         ``own`` requests sent and not seen to end; ``own_tokens`` uncached prompt tokens of those whose
@@ -76,6 +79,7 @@ class Fleet:
         ("full_until", -np.inf),
         ("kv_blocks", np.nan),
         ("block_size", np.nan),
+        ("max_models", np.nan),
         ("slowness", 1.0),
         ("cold_at", -1.0),
         ("matched_tokens", 0.0),
@@ -102,6 +106,7 @@ class Fleet:
     full_until: NDArray[np.float64]
     kv_blocks: NDArray[np.float64]
     block_size: NDArray[np.float64]
+    max_models: NDArray[np.float64]
     slowness: NDArray[np.float64]
     cold_at: NDArray[np.float64]
     matched_tokens: NDArray[np.float64]
@@ -117,6 +122,8 @@ class Fleet:
         self.version = 0
         self.addresses: list[str] = []
         self.labels: list[Mapping[str, str]] = []
+        self.models: list[frozenset[str]] = []
+        self.waiting_models: list[frozenset[str]] = []
         self.route_sets: list[tuple[str, ...]] = []
         self._generations: list[int] = []
         self._free: list[int] = []
@@ -152,6 +159,8 @@ class Fleet:
             index = len(self.addresses)
             self.addresses = [*self.addresses, ""]
             self.labels.append({})
+            self.models.append(frozenset())
+            self.waiting_models.append(frozenset())
             self._generations.append(0)
             if index == self.capacity:
                 self._grow()
@@ -246,6 +255,7 @@ class Fleet:
         self.route_set[index] = UNKNOWN_ROUTES
         self.cluster[index] = NO_CLUSTER
         self.labels[index] = {}
+        self.models[index] = self.waiting_models[index] = frozenset()
 
     def _name_row(self, index: int, address: str) -> None:
         addresses = self.addresses.copy()

@@ -13,8 +13,15 @@ from scorer.scorers import least_load, local_load, token_load
 if TYPE_CHECKING:
     from random import Random
 
-    from scorer.contract import Chooser, Filter, Request, Rows, Scorer, Scores
+    from scorer.contract import Chooser, Filter, Request, Rows, Scorer, Scores, Sent
     from scorer.fleet import Fleet
+
+
+class NamedFilter(NamedTuple):
+    """A filter in a profile, and under which name it is explained."""
+
+    name: str
+    keep: Filter
 
 
 class Weighted(NamedTuple):
@@ -31,7 +38,8 @@ class Choice:
 
     ``rows`` are the chosen ones in order of preference, empty if the filters left nobody.
     ``candidates`` are those the filters left; ``totals`` and each of ``parts`` (one per scorer,
-    unweighted) are in their order.
+    unweighted) are in their order. ``dropped`` has the rows that each filter took out, by its name,
+    for those that took any.
     """
 
     rows: tuple[int, ...]
@@ -40,6 +48,7 @@ class Choice:
     parts: tuple[Scores, ...]
     scorers: tuple[Weighted, ...]
     addresses: list[str]
+    dropped: tuple[tuple[str, Rows], ...] = ()
 
     def explain(self) -> dict[str, dict[str, float]]:
         """Each candidate's total and score per scorer by its address, best total first."""
@@ -58,12 +67,17 @@ class Profile:
     """Drop candidates, add up weighted scores, take an ordered few.
 
     ``unsure`` is the chooser for the time in which the totals rest on too little (no page is in yet).
+    ``observers`` are told of every request that is sent by this profile. ``uses_prefix`` says that something
+    here reads the column ``matched_tokens``, or the ledger's uncached tokens; where nothing does, prompts
+    need not be compared.
     """
 
     scorers: tuple[Weighted, ...]
-    filters: tuple[Filter, ...] = ()
+    filters: tuple[NamedFilter, ...] = ()
     chooser: Chooser = field(default_factory=NearTies)
     unsure: Chooser = weighted_random
+    observers: tuple[Sent, ...] = ()
+    uses_prefix: bool = False
 
     def run(  # noqa: PLR0913 - the four facts of a decision, and how to choose by keyword
         self,
@@ -78,11 +92,15 @@ class Profile:
         unsure: bool = False,
     ) -> Choice:
         """Choose up to ``count`` of the candidates ``rows``; row ``prefer`` wins ties."""
-        for keep in self.filters:
-            rows = rows[keep(fleet, rows, request, now)]
+        dropped = []
+        for name, keep in self.filters:
+            mask = keep(fleet, rows, request, now)
+            if not mask.all():
+                dropped.append((name, rows[~mask]))
+                rows = rows[mask]
         parts = tuple(weighted.scorer(fleet, rows, request, now) for weighted in self.scorers if len(rows))
         if not len(rows):
-            return Choice((), rows, np.empty(0), parts, (), fleet.addresses)
+            return Choice((), rows, np.empty(0), parts, (), fleet.addresses, tuple(dropped))
         totals = np.zeros(len(rows))
         for weighted, part in zip(self.scorers, parts, strict=True):
             totals += weighted.weight * part
@@ -93,7 +111,7 @@ class Profile:
         chooser = self.unsure if unsure else self.chooser
         places = chooser(totals, count, rng, preferred)
         chosen = tuple(rows[places].tolist())
-        return Choice(chosen, rows, totals, parts, self.scorers, fleet.addresses)
+        return Choice(chosen, rows, totals, parts, self.scorers, fleet.addresses, tuple(dropped))
 
 
 def built_in_profile() -> Profile:

@@ -177,6 +177,8 @@ class Router:
     def _send(self, rows: list[int], question: Question, visibility: Visibility, now: float) -> Decision:
         slots = tuple(self._fleet.slot_at(row) for row in rows)
         entry = self._ledger.sent(slots, question.prompt_tokens, visibility, now)
+        for sent in self.profile.observers:
+            sent(self._fleet, entry.slot.row, question, now)
         return Decision(tuple(self._fleet.addresses[row] for row in rows), entry)
 
     def _withdraw(self, entry: Entry, now: float) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scorer.filters import not_draining
-from scorer.profile import Profile, Weighted, built_in_profile
+from scorer.profile import NamedFilter, Profile, Weighted, built_in_profile
 from scorer.scorers import least_load, token_load
 from tests.scorer.support import Asked, all_rows, fleet_of
 
@@ -48,10 +48,14 @@ def test_an_explanation_outlives_its_endpoints() -> None:
 
 def test_filters_drop_and_may_leave_nobody() -> None:
     fleet = fleet_of(2)
-    profile = Profile((Weighted("least-load", 1.0, least_load),), filters=(not_draining,))
+    profile = Profile(
+        (Weighted("least-load", 1.0, least_load),), filters=(NamedFilter("not-draining", not_draining),)
+    )
     fleet.own[0] = 9
     fleet.draining[1] = True
-    assert profile.run(fleet, all_rows(fleet), Asked(), NOW, Random(1)).rows == (0,)
+    choice = profile.run(fleet, all_rows(fleet), Asked(), NOW, Random(1))
+    assert choice.rows == (0,)
+    assert [(name, rows.tolist()) for name, rows in choice.dropped] == [("not-draining", [1])]
     fleet.draining[0] = True
     nobody = profile.run(fleet, all_rows(fleet), Asked(), NOW, Random(1))
     assert nobody.rows == ()
