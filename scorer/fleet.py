@@ -23,6 +23,12 @@ CLUSTER_LABEL = "ray.io/cluster"
 """KubeRay's label of a pod: the RayCluster it belongs to."""
 NO_CLUSTER = -1
 """``cluster`` of an endpoint without that label."""
+MODEL_WAITING = 1
+"""Of :meth:`Fleet.holders`: requests wait there for the model to be loaded."""
+MODEL_IN_USE = 2
+"""Of :meth:`Fleet.holders`: the model is loaded and in use."""
+MOST_MODELS = 4096
+"""Distinct model ids of all endpoints: a byte for each of them and each row."""
 
 
 class Slot(NamedTuple):
@@ -49,8 +55,9 @@ class Fleet:
         ``draining`` wants no new requests; ``reachable`` False after its probes failed repeatedly;
         ``route_set`` index into ``route_sets``, tuples of path prefixes (-1: unknown);
         ``models`` ids of the adapters or multiplexed models in use there, ``waiting_models`` of those that
-        requests wait for (lists by slot index of frozen sets, empty: none, or not said); ``max_models`` how
-        many it can have loaded at a time (NaN: not said);
+        requests wait for (lists by slot index of frozen sets, empty: none, or not said; written by
+        :meth:`set_models`, read for a whole fleet by :meth:`holders`), ``models_named`` how many ids these
+        are; ``max_models`` how many it can have loaded at a time (NaN: not said);
         ``kv_blocks`` and ``block_size`` (tokens) of its KV cache (NaN: not said).
     Own numbers (written by routing):
         ``own`` requests sent and not seen to end; ``own_tokens`` uncached prompt tokens of those whose
@@ -80,6 +87,7 @@ class Fleet:
         ("kv_blocks", np.nan),
         ("block_size", np.nan),
         ("max_models", np.nan),
+        ("models_named", 0.0),
         ("slowness", 1.0),
         ("cold_at", -1.0),
         ("matched_tokens", 0.0),
@@ -107,6 +115,7 @@ class Fleet:
     kv_blocks: NDArray[np.float64]
     block_size: NDArray[np.float64]
     max_models: NDArray[np.float64]
+    models_named: NDArray[np.float64]
     slowness: NDArray[np.float64]
     cold_at: NDArray[np.float64]
     matched_tokens: NDArray[np.float64]
@@ -129,6 +138,8 @@ class Fleet:
         self._free: list[int] = []
         self._by_address: dict[str, Slot] = {}
         self._route_set_ids: dict[tuple[str, ...], int] = {}
+        self._holders: dict[str, NDArray[np.int8]] = {}
+        self._no_holders = np.zeros(_INITIAL_CAPACITY, dtype=np.int8)
         for name, fill in self._FLOATS:
             setattr(self, name, np.full(_INITIAL_CAPACITY, fill, dtype=np.float64))
         for name, start in self._BOOLS:
@@ -219,6 +230,43 @@ class Fleet:
             self._route_set_ids[key] = known
         self.route_set[slot.row] = known
 
+    def set_models(
+        self, slot: Slot, models: frozenset[str], waiting: frozenset[str] = frozenset(), most: float = np.nan
+    ) -> None:
+        """Note which models are in use at the endpoint, which are waited for, and how many fit.
+
+        The fleet as a whole keeps :data:`MOST_MODELS` distinct ids; of further ones nobody is a holder.
+        """
+        if not self.holds(slot):
+            return
+        row = slot.row
+        self.max_models[row] = most
+        self.models_named[row] = len(models | waiting)
+        if models == self.models[row] and waiting == self.waiting_models[row]:
+            return
+        self._forget_models(row)
+        self.models[row], self.waiting_models[row] = models, waiting
+        for names, state in ((waiting, MODEL_WAITING), (models, MODEL_IN_USE)):
+            for name in names:
+                rows = self._holders.get(name)
+                if rows is None:
+                    if len(self._holders) >= MOST_MODELS:
+                        continue
+                    rows = self._holders[name] = self._no_holders.copy()
+                rows[row] = state
+
+    def holders(self, model: str) -> NDArray[np.int8]:
+        """For each row whether the model is in use there, waited for, or neither (0). Not to be changed."""
+        return self._holders.get(model, self._no_holders)
+
+    def _forget_models(self, row: int) -> None:
+        for name in self.models[row] | self.waiting_models[row]:
+            rows = self._holders.get(name)
+            if rows is not None:
+                rows[row] = 0
+                if not rows.any():
+                    del self._holders[name]
+
     def _compact_route_sets(self) -> None:
         used, inverse = np.unique(self.route_set, return_inverse=True)
         first_known = int(used[0] == UNKNOWN_ROUTES)
@@ -255,6 +303,7 @@ class Fleet:
         self.route_set[index] = UNKNOWN_ROUTES
         self.cluster[index] = NO_CLUSTER
         self.labels[index] = {}
+        self._forget_models(index)
         self.models[index] = self.waiting_models[index] = frozenset()
 
     def _name_row(self, index: int, address: str) -> None:
@@ -269,3 +318,6 @@ class Fleet:
             setattr(self, name, np.concatenate([column, np.full(more, fill, dtype=column.dtype)]))
         self.route_set = np.concatenate([self.route_set, np.full(more, UNKNOWN_ROUTES, dtype=np.int64)])
         self.cluster = np.concatenate([self.cluster, np.full(more, NO_CLUSTER, dtype=np.int64)])
+        self._no_holders = np.zeros(self.capacity, dtype=np.int8)
+        nobody = np.zeros(more, dtype=np.int8)
+        self._holders = {name: np.concatenate([rows, nobody]) for name, rows in self._holders.items()}
