@@ -28,6 +28,10 @@ class Request(Protocol):
     """What choosing knows of a request."""
 
     @property
+    def method(self) -> str:
+        """The HTTP method; empty if unknown."""
+
+    @property
     def path(self) -> str:
         """The path without its query; empty if there is none."""
 
@@ -61,6 +65,10 @@ Scorer = Callable[[Fleet, Rows, Request, float], Scores]
 Sent = Callable[[Fleet, int, Request, float], None]
 """``(fleet, row, request, now)``: the request was sent to the endpoint of that row. For what remembers
 (sessions, who got the last cold prompt); whatever it keeps is bounded."""
+
+Mark = Callable[[Fleet, int, Request, float], tuple[str, str] | None]
+"""``(fleet, row, request, now)``: a header (its name in lower case, and its value) to be set on the answer
+of the request that is sent to the endpoint of that row, or None."""
 
 
 class Chooser(Protocol):

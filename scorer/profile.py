@@ -13,7 +13,7 @@ from scorer.scorers import least_load, local_load, token_load
 if TYPE_CHECKING:
     from random import Random
 
-    from scorer.contract import Chooser, Filter, Request, Rows, Scorer, Scores, Sent
+    from scorer.contract import Chooser, Filter, Mark, Request, Rows, Scorer, Scores, Sent
     from scorer.fleet import Fleet
 
 
@@ -67,7 +67,7 @@ class Profile:
     """Drop candidates, add up weighted scores, take an ordered few.
 
     ``unsure`` is the chooser for the time in which the totals rest on too little (no page is in yet).
-    ``observers`` are told of every request that is sent by this profile. ``uses_prefix`` says that something
+    ``observers`` are told of every request that is sent by this profile; ``marks`` give its answer headers. ``uses_prefix`` says that something
     here reads the column ``matched_tokens``, or the ledger's uncached tokens; where nothing does, prompts
     need not be compared.
     """
@@ -77,6 +77,7 @@ class Profile:
     chooser: Chooser = field(default_factory=NearTies)
     unsure: Chooser = weighted_random
     observers: tuple[Sent, ...] = ()
+    marks: tuple[Mark, ...] = ()
     uses_prefix: bool = False
 
     def run(  # noqa: PLR0913 - the four facts of a decision, and how to choose by keyword

@@ -179,7 +179,12 @@ class Router:
         entry = self._ledger.sent(slots, question.prompt_tokens, visibility, now)
         for sent in self.profile.observers:
             sent(self._fleet, entry.slot.row, question, now)
-        return Decision(tuple(self._fleet.addresses[row] for row in rows), entry)
+        headers = (mark(self._fleet, entry.slot.row, question, now) for mark in self.profile.marks)
+        return Decision(
+            tuple(self._fleet.addresses[row] for row in rows),
+            entry,
+            tuple(header for header in headers if header is not None),
+        )
 
     def _withdraw(self, entry: Entry, now: float) -> int:
         """Take a decision back; the row to prefer instead, or -1."""

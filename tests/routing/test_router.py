@@ -209,3 +209,12 @@ def test_what_remembers_is_told_of_requests_that_are_sent_and_of_no_refusals() -
     pool.decide(Question(path="/a", subset=("10.0.0.2:80",)))
     pool.router.ask(Question(path="/b", subset=()), SEES_ALL, pool.now)
     assert told == [(1, "/a")]
+
+
+def test_a_profile_marks_the_answers_of_what_it_sends() -> None:
+    pool = Pool(2)
+    pool.router.profile = Profile(
+        (), marks=(lambda fleet, row, _request, _now: ("x-seat", fleet.addresses[row]), lambda *_: None)
+    )
+    decision = pool.decide(Question(subset=("10.0.0.2:80",)))
+    assert decision.response_headers == (("x-seat", "10.0.0.2:80"),)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Asked:
+    method: str = "POST"
     path: str = "/"
     prompt_tokens: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
