@@ -59,8 +59,9 @@ class Request(Protocol):
 Filter = Callable[[Fleet, Rows, Request, float], Mask]
 """``(fleet, rows, request, now)``: which candidates may stay."""
 
-Scorer = Callable[[Fleet, Rows, Request, float], Scores]
-"""``(fleet, rows, request, now)``: a number from 0 to 1 for each candidate, higher is better, never NaN."""
+Scorer = Callable[[Fleet, Rows, Request, float], Scores | None]
+"""``(fleet, rows, request, now)``: a number from 0 to 1 for each candidate, higher is better, never NaN; or
+None where it has nothing to say about any of them, which costs less than to say the same of all."""
 
 Sent = Callable[[Fleet, int, Request, float], None]
 """``(fleet, row, request, now)``: the request was sent to the endpoint of that row. For what remembers

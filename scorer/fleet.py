@@ -7,6 +7,7 @@ checks it with :meth:`Fleet.holds` before it writes: a late release must never h
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -31,6 +32,11 @@ MOST_MODELS = 4096
 """Distinct model ids of all endpoints: a byte for each of them and each row."""
 
 
+def key_of(text: str) -> int:
+    """A 64-bit number for a text, the same in every process."""
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
 class Slot(NamedTuple):
     """An endpoint's row in the columns, and which tenant of that row it is."""
 
@@ -44,6 +50,7 @@ class Fleet:
     Identity (written by whoever keeps the membership, through :meth:`add` and :meth:`remove`):
         ``alive`` (bool); ``addresses``, ``labels`` (lists by slot index). ``addresses`` is replaced, never
         changed in place, so whoever explains a decision later may keep the list it was made with.
+        ``address_key`` is :func:`key_of` the address;
         ``version`` changes with every :meth:`add`, :meth:`remove` and :meth:`relabel`;
         ``cluster`` index into ``clusters``, the values of the label ``ray.io/cluster`` (-1: it has none).
     Scraped (written by the metrics loop):
@@ -65,10 +72,12 @@ class Fleet:
         assumed to be running; ``sent_at`` when the last request was sent (-inf: never);
         ``own_at_page`` what ``own`` was at the time the page speaks of; ``breaker_open`` (bool);
         ``full_until`` the endpoint said it is full, until then (-inf: no);
-        ``slowness`` how many times longer than the middle endpoint it takes for the same work (1: as long);
+        ``slowness`` how many times longer than the middle endpoint it takes for the same work (1: as long, or
+        not clearly longer); ``replicas`` how many pickers send to these endpoints, this one included;
         ``cold_at`` number of the last request without any cached prefix that was sent there (-1: none);
         ``matched_tokens`` of the request *being decided*, the tokens of its prompt whose prefix the endpoint
-        is believed to hold: written before a decision, of no meaning after it.
+        is believed to hold: written before a decision, of no meaning after it. Likewise ``prefix_key``, a
+        number that all pickers have for what the prompt begins with (0: none).
     """
 
     _FLOATS = (
@@ -126,9 +135,12 @@ class Fleet:
     breaker_open: NDArray[np.bool_]
     route_set: NDArray[np.int64]
     cluster: NDArray[np.int64]
+    address_key: NDArray[np.uint64]
 
     def __init__(self) -> None:
         self.version = 0
+        self.replicas = 1
+        self.prefix_key = 0
         self.addresses: list[str] = []
         self.labels: list[Mapping[str, str]] = []
         self.models: list[frozenset[str]] = []
@@ -146,11 +158,17 @@ class Fleet:
             setattr(self, name, np.full(_INITIAL_CAPACITY, start, dtype=np.bool_))
         self.route_set = np.full(_INITIAL_CAPACITY, UNKNOWN_ROUTES, dtype=np.int64)
         self.cluster = np.full(_INITIAL_CAPACITY, NO_CLUSTER, dtype=np.int64)
+        self.address_key = np.zeros(_INITIAL_CAPACITY, dtype=np.uint64)
         self.clusters: list[str] = []
 
     def __len__(self) -> int:
         """Number of endpoints in the pool now."""
         return len(self._by_address)
+
+    @property
+    def has_proxies(self) -> bool:
+        """Whether any endpoint is a proxy before other servers, as far as pages tell."""
+        return bool(np.count_nonzero(self.proxy))
 
     @property
     def capacity(self) -> int:
@@ -310,6 +328,7 @@ class Fleet:
         addresses = self.addresses.copy()
         addresses[index] = address
         self.addresses = addresses
+        self.address_key[index] = key_of(address)
 
     def _grow(self) -> None:
         more = self.capacity
@@ -318,6 +337,7 @@ class Fleet:
             setattr(self, name, np.concatenate([column, np.full(more, fill, dtype=column.dtype)]))
         self.route_set = np.concatenate([self.route_set, np.full(more, UNKNOWN_ROUTES, dtype=np.int64)])
         self.cluster = np.concatenate([self.cluster, np.full(more, NO_CLUSTER, dtype=np.int64)])
+        self.address_key = np.concatenate([self.address_key, np.zeros(more, dtype=np.uint64)])
         self._no_holders = np.zeros(self.capacity, dtype=np.int8)
         nobody = np.zeros(more, dtype=np.int8)
         self._holders = {name: np.concatenate([rows, nobody]) for name, rows in self._holders.items()}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from scorer.choosers import NearTies, weighted_random
 from scorer.affinity import model_affinity, prefix_home, session_affinity
+from scorer.choosers import NearTies, weighted_random
 from scorer.scorers import least_work, ray_load
 
 if TYPE_CHECKING:
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
     from scorer.contract import Chooser, Filter, Mark, Request, Rows, Scorer, Scores, Sent
     from scorer.fleet import Fleet
+
+
+Dropped = tuple[str, "Rows"]
+"""The name of a filter, and the rows it took out."""
 
 
 class NamedFilter(NamedTuple):
@@ -39,8 +43,8 @@ class Choice:
 
     ``rows`` are the chosen ones in order of preference, empty if the filters left nobody.
     ``candidates`` are those the filters left; ``totals`` and each of ``parts`` (one per scorer,
-    unweighted, None where it had nothing to say) are in their order. ``dropped`` has the rows that each filter took out, by its name,
-    for those that took any.
+    unweighted, None where it had nothing to say) are in their order. ``dropped`` has the rows that each
+    filter took out, by its name, for those that took any.
     """
 
     rows: tuple[int, ...]
@@ -49,7 +53,7 @@ class Choice:
     parts: tuple[Scores | None, ...]
     scorers: tuple[Weighted, ...]
     addresses: list[str]
-    dropped: tuple[tuple[str, Rows], ...] = ()
+    dropped: tuple[Dropped, ...] = ()
 
     def explain(self) -> dict[str, dict[str, float]]:
         """Each candidate's total and score per scorer by its address, best total first."""
@@ -98,7 +102,7 @@ class Profile:
         unsure: bool = False,
     ) -> Choice:
         """Choose up to ``count`` of the candidates ``rows``; row ``prefer`` wins ties."""
-        dropped: list[tuple[str, Rows]] = []
+        dropped: list[Dropped] = []
         for name, keep in self.filters:
             mask = keep(fleet, rows, request, now)
             if not mask.all():

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Asked:
-    method: str = "POST"
     path: str = "/"
     prompt_tokens: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
     model: str = ""
     session_id: str = ""
     multiplexed_model_id: str = ""
+    method: str = "POST"
 
 
 def fleet_of(size: int, *, fetched_at: float = -np.inf) -> Fleet:
