@@ -7,13 +7,12 @@ numpy's generators, and one number is all that a choice needs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from random import Random
-
     from scorer.contract import Scores
 
 TIE_TOLERANCE = 0.001
@@ -21,12 +20,30 @@ TIE_TOLERANCE = 0.001
 fuller one is never taken for equal."""
 
 
+class Draws(Random):
+    """The numbers of ``source``, which are noted in ``drawn`` until that is cleared: a decision's draws.
+
+    Whatever a chooser asks of it (an integer, a shuffle) comes from :meth:`random`.
+    """
+
+    def __init__(self, source: Random) -> None:
+        super().__init__(0)
+        self._source = source
+        self.drawn: list[float] = []
+
+    def random(self) -> float:
+        """The next number of the source."""
+        number = self._source.random()
+        self.drawn.append(number)
+        return number
+
+
 @dataclass(frozen=True, slots=True)
 class NearTies:
-    """Weighted random among the candidates whose total is near the best one's.
+    """Random among the candidates whose total is near the best one's.
 
-    Formula: candidates with ``total >= best * (1 - tolerance)``, each with a chance in proportion to its
-    total; repeated without those already taken for the places after the first.
+    Formula: candidates with ``total >= best * (1 - tolerance)``, all with the same chance; repeated without
+    those already taken for the places after the first.
     Reason: always taking the first of equals sends every new pool's first requests to the same endpoint,
     and several pickers that see the same pages all to one.
     When to use: where the totals rest on exact own numbers. The wider the tolerance, the further apart
@@ -48,13 +65,13 @@ class NearTies:
         return chosen
 
     def _one(self, totals: Scores, rng: Random, prefer: int) -> int:
-        floor = totals.max() * (1.0 - self.tolerance)
+        floor = totals[totals.argmax()] * (1.0 - self.tolerance)
         if prefer >= 0 and totals[prefer] >= floor:
             return prefer
         ties = (totals >= floor).nonzero()[0]
         if len(ties) == 1:
             return int(ties[0])
-        return int(ties[_draw(totals[ties], rng)])
+        return int(ties[int(rng.random() * len(ties))])
 
 
 def weighted_random(totals: Scores, count: int, rng: Random, prefer: int) -> list[int]:

@@ -1,8 +1,9 @@
 """The shapes that filters, scorers and choosers share.
 
 ``rows`` are the candidates: row numbers of the fleet's columns, without repetition. Masks and scores
-are arrays in the order of ``rows``. None of these functions keeps state, and none loops over the
-endpoints in Python: at a thousand endpoints a loop costs more than all of them together.
+are arrays in the order of ``rows``. None of these functions changes anything, so a decision may be
+explained without being made: what has state is told of decisions by its :data:`Sent`. None loops over
+the endpoints in Python: at a thousand endpoints a loop costs more than all of them together.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ Scores = NDArray[np.float64]
 
 class Request(Protocol):
     """What choosing knows of a request."""
+
+    @property
+    def method(self) -> str:
+        """The HTTP method; empty if unknown."""
 
     @property
     def path(self) -> str:
@@ -54,8 +59,17 @@ class Request(Protocol):
 Filter = Callable[[Fleet, Rows, Request, float], Mask]
 """``(fleet, rows, request, now)``: which candidates may stay."""
 
-Scorer = Callable[[Fleet, Rows, Request, float], Scores]
-"""``(fleet, rows, request, now)``: a number from 0 to 1 for each candidate, higher is better, never NaN."""
+Scorer = Callable[[Fleet, Rows, Request, float], Scores | None]
+"""``(fleet, rows, request, now)``: a number from 0 to 1 for each candidate, higher is better, never NaN; or
+None where it has nothing to say about any of them, which costs less than to say the same of all."""
+
+Sent = Callable[[Fleet, int, Request, float], None]
+"""``(fleet, row, request, now)``: the request was sent to the endpoint of that row. For what remembers
+(sessions, who got the last cold prompt); whatever it keeps is bounded."""
+
+Mark = Callable[[Fleet, int, Request, float], tuple[str, str] | None]
+"""``(fleet, row, request, now)``: a header (its name in lower case, and its value) to be set on the answer
+of the request that is sent to the endpoint of that row, or None."""
 
 
 class Chooser(Protocol):

@@ -7,6 +7,7 @@ checks it with :meth:`Fleet.holds` before it writes: a late release must never h
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -23,6 +24,17 @@ CLUSTER_LABEL = "ray.io/cluster"
 """KubeRay's label of a pod: the RayCluster it belongs to."""
 NO_CLUSTER = -1
 """``cluster`` of an endpoint without that label."""
+MODEL_WAITING = 1
+"""Of :meth:`Fleet.holders`: requests wait there for the model to be loaded."""
+MODEL_IN_USE = 2
+"""Of :meth:`Fleet.holders`: the model is loaded and in use."""
+MOST_MODELS = 4096
+"""Distinct model ids of all endpoints: a byte for each of them and each row."""
+
+
+def key_of(text: str) -> int:
+    """A 64-bit number for a text, the same in every process."""
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 class Slot(NamedTuple):
@@ -38,6 +50,7 @@ class Fleet:
     Identity (written by whoever keeps the membership, through :meth:`add` and :meth:`remove`):
         ``alive`` (bool); ``addresses``, ``labels`` (lists by slot index). ``addresses`` is replaced, never
         changed in place, so whoever explains a decision later may keep the list it was made with.
+        ``address_key`` is :func:`key_of` the address;
         ``version`` changes with every :meth:`add`, :meth:`remove` and :meth:`relabel`;
         ``cluster`` index into ``clusters``, the values of the label ``ray.io/cluster`` (-1: it has none).
     Scraped (written by the metrics loop):
@@ -48,6 +61,10 @@ class Fleet:
         ``fetched_at`` when the last good page arrived (-inf: never);
         ``draining`` wants no new requests; ``reachable`` False after its probes failed repeatedly;
         ``route_set`` index into ``route_sets``, tuples of path prefixes (-1: unknown);
+        ``models`` ids of the adapters or multiplexed models in use there, ``waiting_models`` of those that
+        requests wait for (lists by slot index of frozen sets, empty: none, or not said; written by
+        :meth:`set_models`, read for a whole fleet by :meth:`holders`), ``models_named`` how many ids these
+        are; ``max_models`` how many it can have loaded at a time (NaN: not said);
         ``kv_blocks`` and ``block_size`` (tokens) of its KV cache (NaN: not said).
     Own numbers (written by routing):
         ``own`` requests sent and not seen to end; ``own_tokens`` uncached prompt tokens of those whose
@@ -55,10 +72,12 @@ class Fleet:
         assumed to be running; ``sent_at`` when the last request was sent (-inf: never);
         ``own_at_page`` what ``own`` was at the time the page speaks of; ``breaker_open`` (bool);
         ``full_until`` the endpoint said it is full, until then (-inf: no);
-        ``slowness`` how many times longer than the middle endpoint it takes for the same work (1: as long);
+        ``slowness`` how many times longer than the middle endpoint it takes for the same work (1: as long, or
+        not clearly longer); ``replicas`` how many pickers send to these endpoints, this one included;
         ``cold_at`` number of the last request without any cached prefix that was sent there (-1: none);
         ``matched_tokens`` of the request *being decided*, the tokens of its prompt whose prefix the endpoint
-        is believed to hold: written before a decision, of no meaning after it.
+        is believed to hold: written before a decision, of no meaning after it. Likewise ``prefix_key``, a
+        number that all pickers have for what the prompt begins with (0: none).
     """
 
     _FLOATS = (
@@ -76,6 +95,8 @@ class Fleet:
         ("full_until", -np.inf),
         ("kv_blocks", np.nan),
         ("block_size", np.nan),
+        ("max_models", np.nan),
+        ("models_named", 0.0),
         ("slowness", 1.0),
         ("cold_at", -1.0),
         ("matched_tokens", 0.0),
@@ -102,6 +123,8 @@ class Fleet:
     full_until: NDArray[np.float64]
     kv_blocks: NDArray[np.float64]
     block_size: NDArray[np.float64]
+    max_models: NDArray[np.float64]
+    models_named: NDArray[np.float64]
     slowness: NDArray[np.float64]
     cold_at: NDArray[np.float64]
     matched_tokens: NDArray[np.float64]
@@ -112,27 +135,40 @@ class Fleet:
     breaker_open: NDArray[np.bool_]
     route_set: NDArray[np.int64]
     cluster: NDArray[np.int64]
+    address_key: NDArray[np.uint64]
 
     def __init__(self) -> None:
         self.version = 0
+        self.replicas = 1
+        self.prefix_key = 0
         self.addresses: list[str] = []
         self.labels: list[Mapping[str, str]] = []
+        self.models: list[frozenset[str]] = []
+        self.waiting_models: list[frozenset[str]] = []
         self.route_sets: list[tuple[str, ...]] = []
         self._generations: list[int] = []
         self._free: list[int] = []
         self._by_address: dict[str, Slot] = {}
         self._route_set_ids: dict[tuple[str, ...], int] = {}
+        self._holders: dict[str, NDArray[np.int8]] = {}
+        self._no_holders = np.zeros(_INITIAL_CAPACITY, dtype=np.int8)
         for name, fill in self._FLOATS:
             setattr(self, name, np.full(_INITIAL_CAPACITY, fill, dtype=np.float64))
         for name, start in self._BOOLS:
             setattr(self, name, np.full(_INITIAL_CAPACITY, start, dtype=np.bool_))
         self.route_set = np.full(_INITIAL_CAPACITY, UNKNOWN_ROUTES, dtype=np.int64)
         self.cluster = np.full(_INITIAL_CAPACITY, NO_CLUSTER, dtype=np.int64)
+        self.address_key = np.zeros(_INITIAL_CAPACITY, dtype=np.uint64)
         self.clusters: list[str] = []
 
     def __len__(self) -> int:
         """Number of endpoints in the pool now."""
         return len(self._by_address)
+
+    @property
+    def has_proxies(self) -> bool:
+        """Whether any endpoint is a proxy before other servers, as far as pages tell."""
+        return bool(np.count_nonzero(self.proxy))
 
     @property
     def capacity(self) -> int:
@@ -152,6 +188,8 @@ class Fleet:
             index = len(self.addresses)
             self.addresses = [*self.addresses, ""]
             self.labels.append({})
+            self.models.append(frozenset())
+            self.waiting_models.append(frozenset())
             self._generations.append(0)
             if index == self.capacity:
                 self._grow()
@@ -210,6 +248,43 @@ class Fleet:
             self._route_set_ids[key] = known
         self.route_set[slot.row] = known
 
+    def set_models(
+        self, slot: Slot, models: frozenset[str], waiting: frozenset[str] = frozenset(), most: float = np.nan
+    ) -> None:
+        """Note which models are in use at the endpoint, which are waited for, and how many fit.
+
+        The fleet as a whole keeps :data:`MOST_MODELS` distinct ids; of further ones nobody is a holder.
+        """
+        if not self.holds(slot):
+            return
+        row = slot.row
+        self.max_models[row] = most
+        self.models_named[row] = len(models | waiting)
+        if models == self.models[row] and waiting == self.waiting_models[row]:
+            return
+        self._forget_models(row)
+        self.models[row], self.waiting_models[row] = models, waiting
+        for names, state in ((waiting, MODEL_WAITING), (models, MODEL_IN_USE)):
+            for name in names:
+                rows = self._holders.get(name)
+                if rows is None:
+                    if len(self._holders) >= MOST_MODELS:
+                        continue
+                    rows = self._holders[name] = self._no_holders.copy()
+                rows[row] = state
+
+    def holders(self, model: str) -> NDArray[np.int8]:
+        """For each row whether the model is in use there, waited for, or neither (0). Not to be changed."""
+        return self._holders.get(model, self._no_holders)
+
+    def _forget_models(self, row: int) -> None:
+        for name in self.models[row] | self.waiting_models[row]:
+            rows = self._holders.get(name)
+            if rows is not None:
+                rows[row] = 0
+                if not rows.any():
+                    del self._holders[name]
+
     def _compact_route_sets(self) -> None:
         used, inverse = np.unique(self.route_set, return_inverse=True)
         first_known = int(used[0] == UNKNOWN_ROUTES)
@@ -246,11 +321,14 @@ class Fleet:
         self.route_set[index] = UNKNOWN_ROUTES
         self.cluster[index] = NO_CLUSTER
         self.labels[index] = {}
+        self._forget_models(index)
+        self.models[index] = self.waiting_models[index] = frozenset()
 
     def _name_row(self, index: int, address: str) -> None:
         addresses = self.addresses.copy()
         addresses[index] = address
         self.addresses = addresses
+        self.address_key[index] = key_of(address)
 
     def _grow(self) -> None:
         more = self.capacity
@@ -259,3 +337,7 @@ class Fleet:
             setattr(self, name, np.concatenate([column, np.full(more, fill, dtype=column.dtype)]))
         self.route_set = np.concatenate([self.route_set, np.full(more, UNKNOWN_ROUTES, dtype=np.int64)])
         self.cluster = np.concatenate([self.cluster, np.full(more, NO_CLUSTER, dtype=np.int64)])
+        self.address_key = np.concatenate([self.address_key, np.zeros(more, dtype=np.uint64)])
+        self._no_holders = np.zeros(self.capacity, dtype=np.int8)
+        nobody = np.zeros(more, dtype=np.int8)
+        self._holders = {name: np.concatenate([rows, nobody]) for name, rows in self._holders.items()}

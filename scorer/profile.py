@@ -7,14 +7,26 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from scorer.affinity import model_affinity, prefix_home, session_affinity
 from scorer.choosers import NearTies, weighted_random
-from scorer.scorers import least_load, local_load, token_load
+from scorer.scorers import least_work, ray_load
 
 if TYPE_CHECKING:
     from random import Random
 
-    from scorer.contract import Chooser, Filter, Request, Rows, Scorer, Scores
+    from scorer.contract import Chooser, Filter, Mark, Request, Rows, Scorer, Scores, Sent
     from scorer.fleet import Fleet
+
+
+Dropped = tuple[str, "Rows"]
+"""The name of a filter, and the rows it took out."""
+
+
+class NamedFilter(NamedTuple):
+    """A filter in a profile, and under which name it is explained."""
+
+    name: str
+    keep: Filter
 
 
 class Weighted(NamedTuple):
@@ -25,29 +37,35 @@ class Weighted(NamedTuple):
     scorer: Scorer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Choice:
     """What a profile chose, with all that explains it. Nothing is formatted until asked for.
 
     ``rows`` are the chosen ones in order of preference, empty if the filters left nobody.
     ``candidates`` are those the filters left; ``totals`` and each of ``parts`` (one per scorer,
-    unweighted) are in their order.
+    unweighted, None where it had nothing to say) are in their order. ``dropped`` has the rows that each
+    filter took out, by its name, for those that took any.
     """
 
     rows: tuple[int, ...]
     candidates: Rows
     totals: Scores
-    parts: tuple[Scores, ...]
+    parts: tuple[Scores | None, ...]
     scorers: tuple[Weighted, ...]
     addresses: list[str]
+    dropped: tuple[Dropped, ...] = ()
 
     def explain(self) -> dict[str, dict[str, float]]:
         """Each candidate's total and score per scorer by its address, best total first."""
-        names = [weighted.name for weighted in self.scorers]
+        said = [
+            (weighted.name, part)
+            for weighted, part in zip(self.scorers, self.parts, strict=True)
+            if part is not None
+        ]
         return {
             self.addresses[self.candidates[place]]: {
                 "total": float(self.totals[place]),
-                **{name: float(part[place]) for name, part in zip(names, self.parts, strict=True)},
+                **{name: float(part[place]) for name, part in said},
             }
             for place in np.argsort(-self.totals, kind="stable").tolist()
         }
@@ -58,12 +76,18 @@ class Profile:
     """Drop candidates, add up weighted scores, take an ordered few.
 
     ``unsure`` is the chooser for the time in which the totals rest on too little (no page is in yet).
+    ``observers`` are told of every request that is sent by this profile, and ``marks`` say what headers its
+    answer gets. ``uses_prefix`` says that something here reads the column ``matched_tokens``, or the ledger's
+    uncached tokens; where nothing does, prompts need not be compared.
     """
 
     scorers: tuple[Weighted, ...]
-    filters: tuple[Filter, ...] = ()
+    filters: tuple[NamedFilter, ...] = ()
     chooser: Chooser = field(default_factory=NearTies)
     unsure: Chooser = weighted_random
+    observers: tuple[Sent, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    uses_prefix: bool = False
 
     def run(  # noqa: PLR0913 - the four facts of a decision, and how to choose by keyword
         self,
@@ -78,36 +102,54 @@ class Profile:
         unsure: bool = False,
     ) -> Choice:
         """Choose up to ``count`` of the candidates ``rows``; row ``prefer`` wins ties."""
-        for keep in self.filters:
-            rows = rows[keep(fleet, rows, request, now)]
-        parts = tuple(weighted.scorer(fleet, rows, request, now) for weighted in self.scorers if len(rows))
+        dropped: list[Dropped] = []
+        for name, keep in self.filters:
+            mask = keep(fleet, rows, request, now)
+            if not mask.all():
+                dropped.append((name, rows[~mask]))
+                rows = rows[mask]
         if not len(rows):
-            return Choice((), rows, np.empty(0), parts, (), fleet.addresses)
-        totals = np.zeros(len(rows))
-        for weighted, part in zip(self.scorers, parts, strict=True):
-            totals += weighted.weight * part
+            return Choice((), rows, np.empty(0), (), (), fleet.addresses, tuple(dropped))
+        parts = tuple(scorer(fleet, rows, request, now) for _, _, scorer in self.scorers)
+        totals = self._totals(parts, len(rows))
         preferred = -1
         if prefer >= 0:
             found = (rows == prefer).nonzero()[0]
             preferred = int(found[0]) if len(found) else -1
-        chooser = self.unsure if unsure else self.chooser
-        places = chooser(totals, count, rng, preferred)
-        chosen = tuple(rows[places].tolist())
-        return Choice(chosen, rows, totals, parts, self.scorers, fleet.addresses)
+        places = (self.unsure if unsure else self.chooser)(totals, count, rng, preferred)
+        chosen = (int(rows[places[0]]),) if len(places) == 1 else tuple(rows[places].tolist())
+        return Choice(chosen, rows, totals, parts, self.scorers, fleet.addresses, tuple(dropped))
+
+    def _totals(self, parts: tuple[Scores | None, ...], count: int) -> Scores:
+        totals: Scores | None = None
+        for weighted, part in zip(self.scorers, parts, strict=True):
+            if part is not None:
+                share = part * weighted.weight
+                totals = share if totals is None else np.add(totals, share, out=share)
+        return np.zeros(count) if totals is None else totals
+
+
+MODEL_WEIGHT = 0.5
+HOME_WEIGHT = 0.5
+SESSION_WEIGHT = 0.1
 
 
 def built_in_profile() -> Profile:
-    """The policy without a policy file: least load, with two weak preferences.
+    """The policy without a policy file: least work, and what speaks for a place that is not the least busy.
 
-    Weights: token and local load decide between endpoints of like request load and never send a request
-    to a busy endpoint past an idle one: together they outweigh at most five requests where the least loaded
-    endpoint has ten, none where it is idle. Token load counts more, since it is own and exact; local load
-    comes from a page up to ten seconds old.
+    Weights: the score of work (or before Ray proxies, load) is the least cost over a candidate's cost. So a
+    preference with weight 0.5 is kept until its endpoint costs twice as much as the best one, and one with
+    0.1 until it costs a ninth more: the former is for what takes seconds to make up for elsewhere (a model
+    to be loaded, a prefix that other pickers have sent there), the latter hardly more than a draw among
+    equals. Without such preferences, tokens and pages it is least request.
     """
     return Profile(
         scorers=(
-            Weighted("least-load", 1.0, least_load),
-            Weighted("token-load", 0.2, token_load),
-            Weighted("local-load", 0.1, local_load),
-        )
+            Weighted("least-work", 1.0, least_work),
+            Weighted("ray-load", 1.0, ray_load),
+            Weighted("model-affinity", MODEL_WEIGHT, model_affinity),
+            Weighted("prefix-home", HOME_WEIGHT, prefix_home),
+            Weighted("session-affinity", SESSION_WEIGHT, session_affinity),
+        ),
+        uses_prefix=True,
     )

@@ -20,11 +20,12 @@ class Reading:
     being worked on; ``kv_usage`` 0..1; ``local_running`` requests that the replicas on the endpoint's
     own node work on, whoever sent them; ``proxy`` whether it is a proxy before other servers, where
     requests wait only while none of them is free; ``models`` ids of the adapters or multiplexed models
-    that are loaded there.
+    that are in use there, ``waiting_models`` of adapters that requests wait for, ``max_models`` how many of
+    them it can hold at a time; ``kv_blocks`` and ``block_size`` (tokens) of its KV cache.
 
     ``marker`` differs between two pages if what they say was exported anew in between (see
     :class:`~picker.metrics.freshness.Freshness`). ``engine`` names the process that counted; it
-    changes when that one restarts ("" if the page does not tell).
+    changes when that one restarts ("" if the page does not tell). ``counter`` only grows while it lives.
     """
 
     load: float = math.nan
@@ -34,6 +35,11 @@ class Reading:
     local_running: float = math.nan
     proxy: bool = False
     models: frozenset[str] = frozenset()
+    waiting_models: frozenset[str] = frozenset()
+    max_models: float = math.nan
+    kv_blocks: float = math.nan
+    block_size: float = math.nan
+    counter: float = math.nan
     marker: int = 0
     engine: str = ""
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -104,6 +105,7 @@ class _Target:
     dialect: Dialect | None
     freshness: Freshness = field(default_factory=lambda: Freshness(0.0))
     engine: str = ""
+    counter: float = math.nan
     page_bytes: int = 0
     shown: int = 0
     quiet: int = 0
@@ -113,6 +115,12 @@ class _Target:
     probing: bool = False
     failed_contacts: int = 0
     gone: bool = False
+
+    def restarted(self, reading: Reading) -> bool:
+        """Whether another process wrote this page than the last one."""
+        if self.engine and reading.engine:
+            return self.engine != reading.engine
+        return reading.counter < self.counter  # False where either is not said
 
     def told_as(self, **fields: str) -> dict[str, dict[str, str]]:
         """What a log line about it carries."""
@@ -130,12 +138,17 @@ def _ignore(_outcome: str, _seconds: float) -> None:
     pass
 
 
+def _ignore_restart(_slot: Slot) -> None:
+    pass
+
+
 class Scraper:
     """Keeps the scraped columns of a fleet up to date.
 
     ``on_page(slot, page_time, now)`` is called when a good page is in the columns: they hold what was
-    so at ``page_time``, and it arrived ``now``. ``on_scrape(outcome, seconds)`` is called after each
-    attempt to get a page. Times are those of ``clock``, seconds. Raises ValueError for a dialect that
+    so at ``page_time``, and it arrived ``now``. ``on_restart(slot)`` is called before that where the page
+    shows another process than the one before. ``on_scrape(outcome, seconds)`` is called after each attempt
+    to get a page. Times are those of ``clock``, seconds. Raises ValueError for a dialect that
     does not exist.
     """
 
@@ -145,6 +158,7 @@ class Scraper:
         options: ScrapeOptions,
         *,
         on_page: Callable[[Slot, float, float], None],
+        on_restart: Callable[[Slot], None] = _ignore_restart,
         on_scrape: Callable[[str, float], None] = _ignore,
         random: random.Random,
         clock: Callable[[], float],
@@ -156,6 +170,7 @@ class Scraper:
         self._options = options
         self._dialect = DIALECTS.get(options.dialect)
         self._on_page = on_page
+        self._on_restart = on_restart
         self._on_scrape = on_scrape
         self._random = random
         self._clock = clock
@@ -306,11 +321,12 @@ class Scraper:
             self._start_probing(target)
         if target.told:
             log.info("metrics page is there again", extra=target.told_as())
-        if target.engine and reading.engine and target.engine != reading.engine:
+        if target.restarted(reading):
             log.info("server was restarted", extra=target.told_as())
+            self._on_restart(target.slot)
         first = not target.had_page
         target.had_page, target.told, target.failures = True, False, 0
-        target.engine = reading.engine or target.engine
+        target.engine, target.counter = reading.engine or target.engine, reading.counter
         if self._page_is_contact(target):
             self._contact_made(target)
         self._write(target.slot, reading, now)
@@ -343,6 +359,8 @@ class Scraper:
         fleet.kv_usage[row] = reading.kv_usage
         fleet.local_running[row] = reading.local_running
         fleet.proxy[row] = reading.proxy
+        fleet.set_models(slot, reading.models, reading.waiting_models, reading.max_models)
+        fleet.kv_blocks[row], fleet.block_size[row] = reading.kv_blocks, reading.block_size
         fleet.fetched_at[row] = now
 
     def _page_failed(self, target: _Target, error: FetchError) -> float:

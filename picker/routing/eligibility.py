@@ -13,11 +13,13 @@ if TYPE_CHECKING:
 
     from scorer.contract import Filter, Request, Rows
     from scorer.fleet import Fleet
+    from scorer.profile import Dropped
 
 
 class Rung(NamedTuple):
     """A condition, and whether to look at it: it costs much less to see that nobody has its fault."""
 
+    name: str
     passes: Filter
     faulty: Callable[[Fleet, Request, float], bool]
 
@@ -25,36 +27,52 @@ class Rung(NamedTuple):
 RUNGS = (
     # would answer 404
     Rung(
+        "serves-path",
         filters.serves_path,
         lambda fleet, request, _now: not filters.served_everywhere(fleet, request),
     ),
     # would not answer
     Rung(
+        "reachable",
         filters.reachable,
         lambda fleet, _request, _now: bool(np.count_nonzero(fleet.reachable) < fleet.capacity),
     ),
     # would answer 5xx, as far as its last answers tell
-    Rung(filters.breaker_closed, lambda fleet, _request, _now: bool(np.count_nonzero(fleet.breaker_open))),
+    Rung(
+        "breaker-closed",
+        filters.breaker_closed,
+        lambda fleet, _request, _now: bool(np.count_nonzero(fleet.breaker_open)),
+    ),
     # answers, but asked to be left alone
-    Rung(filters.not_draining, lambda fleet, _request, _now: bool(np.count_nonzero(fleet.draining))),
+    Rung(
+        "not-draining",
+        filters.not_draining,
+        lambda fleet, _request, _now: bool(np.count_nonzero(fleet.draining)),
+    ),
     # refused a moment ago; such a guess is over within seconds
-    Rung(filters.not_full, lambda fleet, _request, now: bool(np.count_nonzero(fleet.full_until > now))),
+    Rung(
+        "not-full",
+        filters.not_full,
+        lambda fleet, _request, now: bool(np.count_nonzero(fleet.full_until > now)),
+    ),
 )
 """From the gravest fault to the lightest. Rows without a tenant have none."""
 
 
-def eligible(fleet: Fleet, rows: Rows, request: Request, now: float) -> Rows:
+def eligible(fleet: Fleet, rows: Rows, request: Request, now: float, dropped: list[Dropped]) -> Rows:
     """The candidates that pass all rungs; failing that, those whose gravest fault is the lightest.
 
     Each rung narrows the candidates unless that would leave nobody, beginning with the gravest fault. So
     conditions are given up from the lightest on, and where everybody has the same fault (all full, all
-    probes failing) nobody is excluded for it. Never empty for non-empty ``rows``.
+    probes failing) nobody is excluded for it. Never empty for non-empty ``rows``. Who is taken out is added
+    to ``dropped``.
     """
-    for passes, faulty in RUNGS:
+    for name, passes, faulty in RUNGS:
         if not faulty(fleet, request, now):
             continue
         mask = passes(fleet, rows, request, now)
         passing = np.count_nonzero(mask)
         if 0 < passing < len(rows):
+            dropped.append((name, rows[~mask]))
             rows = rows[mask]
     return rows

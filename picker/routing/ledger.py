@@ -19,6 +19,8 @@ from picker.routing.history import History
 if TYPE_CHECKING:
     from picker.routing.decision import Visibility
     from scorer.fleet import Fleet, Slot
+    from scorer.prefix import Added
+    from scorer.prefix_hash import Blocks
 
 DEFAULT_SERVICE_TIME = 1.0
 """Seconds a request whose end is out of sight is assumed to take while no end was ever seen."""
@@ -50,9 +52,13 @@ class Entry:
     """One request that was sent: routing's ticket. ``slots`` are its endpoints in order of preference."""
 
     __slots__ = (
+        "added",
         "ahead",
+        "blocks",
         "drain_from",
         "drain_until",
+        "matched",
+        "prompt_tokens",
         "slot",
         "slots",
         "stage",
@@ -62,11 +68,14 @@ class Entry:
         "waiting",
     )
 
-    def __init__(self, slots: tuple[Slot, ...], tokens: int, visibility: Visibility, started: float) -> None:
+    def __init__(
+        self, slots: tuple[Slot, ...], tokens: float, visibility: Visibility, started: float
+    ) -> None:
         self.slots = slots
         self.slot = slots[0]
         """Where it is counted."""
         self.tokens = tokens
+        """Of its prompt, those that are not cached there."""
         self.visibility = visibility
         self.started = started
         self.stage = Stage.RUNNING
@@ -76,6 +85,11 @@ class Entry:
         """Tokens at the endpoint when it was sent, its own among them."""
         self.drain_from = self.drain_until = -np.inf
         """Otherwise: between which times its tokens are assumed to be worked off."""
+        self.blocks: Blocks | None = None
+        """Its prompt's, where prompts are compared; with what the index was told, and had foreseen."""
+        self.added: Added | None = None
+        self.matched = 0.0
+        self.prompt_tokens = tokens
 
     @property
     def running(self) -> bool:
@@ -142,15 +156,15 @@ class Ledger:
             self._draining = bool(left.any())
             np.add(self._waiting, left * self._rates, out=self._fleet.own_tokens)
 
-    def sent(self, slots: tuple[Slot, ...], tokens: int, visibility: Visibility, now: float) -> Entry:
-        """Count a request at the first of ``slots``, all of which are held."""
+    def sent(self, slots: tuple[Slot, ...], tokens: float, visibility: Visibility, now: float) -> Entry:
+        """Count a request at the first of ``slots``, all of which are held; ``tokens`` are uncached ones."""
         self.sync()
         entry = Entry(slots, tokens, visibility, now)
         self._history.before_change(now)
         self._fleet.own[entry.slot.row] += 1.0
         self._fleet.sent_at[entry.slot.row] = now
         self.in_flight += 1
-        if tokens:
+        if tokens > 0.0:
             if visibility.first_token:
                 entry.waiting = True
                 self._waiting[entry.slot.row] += tokens
@@ -160,14 +174,16 @@ class Ledger:
             entry.ahead = float(self._fleet.own_tokens[entry.slot.row])
         return entry
 
-    def first_token(self, entry: Entry, now: float) -> None:
-        """The endpoint is through with the prompt."""
+    def first_token(self, entry: Entry, now: float) -> bool:
+        """The endpoint is through with the prompt. Whether that is news, and it is still there."""
         if entry.stage is not Stage.RUNNING or not entry.waiting:
-            return
+            return False
         self.sync()
-        if self._fleet.holds(entry.slot):
-            self._release_tokens(entry, now)
-            self._learn_rate(entry, now - entry.started, exact=True)
+        if not self._fleet.holds(entry.slot):
+            return False
+        self._release_tokens(entry, now)
+        self._learn_rate(entry, now - entry.started, exact=True)
+        return True
 
     def withdraw(self, entry: Entry, now: float) -> None:
         """As if it had not been sent. Ignored unless it runs."""

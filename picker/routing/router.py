@@ -11,17 +11,24 @@ from picker.routing.breaker import Breaker, verdict
 from picker.routing.candidates import Candidates
 from picker.routing.decision import Cause, Decision, Refusal
 from picker.routing.eligibility import eligible
+from picker.routing.explained import Asked, Explained, Recent
 from picker.routing.ledger import Entry, Ledger
+from picker.routing.prefixes import Prefixes
 from picker.routing.pressure import BackPressure
+from picker.routing.speed import Speeds
+from scorer.choosers import Draws
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from random import Random
 
     from picker.inference.question import Question
     from picker.routing.decision import Answer, Outcome, Ticket, Visibility
     from scorer.contract import Rows
     from scorer.fleet import Fleet, Slot
-    from scorer.profile import Profile
+    from scorer.prefix import PrefixIndex
+    from scorer.prefix_hash import Blocks
+    from scorer.profile import Dropped, Profile
 
 NOBODY = Refusal(503, "rejected-no-endpoints", "failed to find endpoint candidates for serving the request")
 """The pool is empty, or nobody of it is in the subset."""
@@ -42,33 +49,56 @@ class Router:
 
     Every method takes ``now`` in seconds of one clock that never goes back. Events of tickets that are
     over, and of endpoints that are gone, are ignored.
+
+    ``index`` is the prefix index (None: prompts are not compared), ``replicas`` the number of pickers that
+    send to these endpoints. ``blocks_of`` gives a question's blocks where they do not come from its prompt.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it decides from, and settings by keyword
         self,
         fleet: Fleet,
         profile: Profile,
         rng: Random,
         *,
         fallbacks: int = 0,
+        index: PrefixIndex | None = None,
+        replicas: int = 1,
+        blocks_of: Callable[[Question], Blocks | None] | None = None,
         start_grace: float = START_GRACE,
     ) -> None:
         self.profile = profile
         """May be replaced at any time; the next decision uses it."""
+        self.recent = Recent()
+        """The last decisions, explained."""
         self._fleet = fleet
+        fleet.replicas = replicas
         self._rng = rng
+        self._draws = Draws(rng)
         self._wanted = 1 + fallbacks
         self._start_grace = start_grace
         self._candidates = Candidates(fleet)
         self._ledger = Ledger(fleet)
         self._breaker = Breaker(fleet)
         self._pressure = BackPressure(fleet)
+        self._prefixes = Prefixes(fleet, index, blocks_of)
+        self._speeds = Speeds(fleet)
+        self._version = -1
         self._started: float | None = None
 
     @property
     def in_flight(self) -> int:
         """Requests that were sent and whose end is awaited."""
         return self._ledger.in_flight
+
+    @property
+    def expected_cached_tokens(self) -> int:
+        """Of all answers that told their cached tokens: how many were expected."""
+        return self._prefixes.expected_tokens
+
+    @property
+    def told_cached_tokens(self) -> int:
+        """Of the same answers: how many they told."""
+        return self._prefixes.told_tokens
 
     def ask(
         self,
@@ -91,31 +121,84 @@ class Router:
             self._started = now
         prefer = -1 if replaces is None else self._withdraw(_entry(replaces), now)
         self.tick(now)
-        rows = self._candidates.rows(question.subset)
-        if not len(rows):
-            return NOBODY
-        if simplest:
-            chosen = self._rng.sample(rows.tolist(), min(self._wanted, len(rows)))
-            return self._send(chosen, question, visibility, now)
-        offered = self._breaker.offer(now, status_visible=visibility.status)
+        explained = self._explained(question, now, simplest=simplest)
+        offered = () if simplest else self._breaker.offer(now, status_visible=visibility.status)
         entry = None
         try:
-            rows = eligible(self._fleet, rows, question, now)
-            if question.priority < 0 and saturated(self._fleet, rows, now):
-                return SHED
-            chosen = self._choose(rows, question, now, prefer)
-            if not chosen:
-                return ALL_FILTERED
-            decision = self._send(chosen, question, visibility, now)
-            entry = _entry(decision.ticket)
+            rows, blocks = self._decide(question, now, prefer, explained)
+            if explained.refusal is None:
+                decision = self._send(rows, question, visibility, now, blocks)
+                entry = _entry(decision.ticket)
+                explained.endpoints, explained.matched_tokens = decision.endpoints, entry.matched
         finally:
-            self._breaker.settle(offered, entry, now)
-        return decision
+            if offered:
+                self._breaker.settle(offered, entry, now)
+        self.recent.add(explained)
+        return decision if explained.refusal is None else explained.refusal
+
+    def explain(self, question: Question, now: float) -> Explained:
+        """What would be answered now, and why; nothing is sent, counted or changed.
+
+        Endpoints that the breaker would offer a trial count as out, and numbers are those of the last
+        event or tick.
+        """
+        fleet = self._fleet
+        matched, key, state = fleet.matched_tokens.copy(), fleet.prefix_key, self._rng.getstate()
+        explained = self._explained(question, now, simplest=False)
+        try:
+            rows, _ = self._decide(question, now, -1, explained)
+            if explained.refusal is None:
+                explained.endpoints = tuple(fleet.addresses[row] for row in rows)
+                explained.matched_tokens = float(fleet.matched_tokens[rows[0]])
+        finally:
+            fleet.matched_tokens[:] = matched
+            fleet.prefix_key = key
+            self._rng.setstate(state)
+        return explained
+
+    def _explained(self, question: Question, now: float, *, simplest: bool) -> Explained:
+        return Explained(now, Asked.of(question), addresses=self._fleet.addresses, simplest=simplest)
+
+    def _decide(
+        self, question: Question, now: float, prefer: int, explained: Explained
+    ) -> tuple[tuple[int, ...], Blocks | None]:
+        """The chosen rows in order and the prompt's blocks; or none, with the refusal in ``explained``."""
+        fleet = self._fleet
+        rows = self._candidates.rows(question.subset)
+        if not len(rows):
+            explained.refusal = NOBODY
+            return (), None
+        if explained.simplest:
+            return tuple(self._rng.sample(rows.tolist(), min(self._wanted, len(rows)))), None
+        ladder: list[Dropped] = []
+        rows = eligible(fleet, rows, question, now, ladder)
+        explained.ladder = tuple(ladder)
+        if question.priority < 0 and saturated(fleet, rows, now):
+            explained.refusal = SHED
+            return (), None
+        blocks = self._prefixes.look_up(question) if self.profile.uses_prefix else None
+        explained.unsure = self._is_unsure(rows, now)
+        self._draws.drawn.clear()
+        choice = explained.choice = self.profile.run(
+            fleet,
+            rows,
+            question,
+            now,
+            self._draws,
+            count=self._wanted,
+            prefer=prefer,
+            unsure=explained.unsure,
+        )
+        explained.draws = tuple(self._draws.drawn)
+        if not choice.rows:
+            explained.refusal = ALL_FILTERED
+        return choice.rows, blocks
 
     def first_token(self, ticket: Ticket, now: float) -> None:
         """The first byte of the answer's body was seen."""
         entry = _entry(ticket)
-        self._ledger.first_token(entry, now)
+        if self._ledger.first_token(entry, now):
+            self._speeds.first_token(entry.slot, entry.ahead, now - entry.started, now)
         self._breaker.first_token(entry, now)
 
     def ended(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
@@ -130,6 +213,12 @@ class Router:
         else:
             whole = outcome.cause is not Cause.ABORTED and good is not False and not outcome.back_pressure
             self._ledger.ended(entry, now, served=served, telling=whole)
+            if whole and not entry.visibility.first_token:
+                self._speeds.ended(served, now - entry.started, now)
+        if good is False or outcome.back_pressure:
+            self._prefixes.take_back(entry)
+        else:
+            self._prefixes.served(entry, served, outcome.usage)
         for slot in skipped:
             self._breaker.failed(slot, entry, now)
         if good is True:
@@ -146,27 +235,23 @@ class Router:
         self.tick(now)
         self._ledger.page_read(slot, page_time)
         self._pressure.page_read(slot, page_time)
+        self._prefixes.page_read(slot)
+
+    def restarted(self, slot: Slot) -> None:
+        """Another process serves at the endpoint than before: its caches are empty."""
+        self._prefixes.restarted(slot)
 
     def tick(self, now: float) -> None:
         """Let time pass, and take note of what became of the pool.
 
         No number can go wrong before, since generations tell an endpoint from its row's next tenant.
         """
-        self._sync()
+        if self._version != self._fleet.version:
+            self._version = self._fleet.version
+            for part in (self._ledger, self._breaker, self._pressure, self._prefixes, self._speeds):
+                part.sync()
         self._ledger.advance(now)
-
-    def _choose(self, rows: Rows, question: Question, now: float, prefer: int) -> list[int]:
-        choice = self.profile.run(
-            self._fleet,
-            rows,
-            question,
-            now,
-            self._rng,
-            count=self._wanted,
-            prefer=prefer,
-            unsure=self._is_unsure(rows, now),
-        )
-        return list(choice.rows)
+        self._speeds.compare(now)
 
     def _is_unsure(self, rows: Rows, now: float) -> bool:
         """Whether the pool is new and there is an endpoint of which nothing is known yet."""
@@ -174,16 +259,37 @@ class Router:
             return False
         return bool((self._fleet.fetched_at[rows] == -np.inf).any())
 
-    def _send(self, rows: list[int], question: Question, visibility: Visibility, now: float) -> Decision:
-        slots = tuple(self._fleet.slot_at(row) for row in rows)
-        entry = self._ledger.sent(slots, question.prompt_tokens, visibility, now)
-        return Decision(tuple(self._fleet.addresses[row] for row in rows), entry)
+    def _send(
+        self,
+        rows: tuple[int, ...],
+        question: Question,
+        visibility: Visibility,
+        now: float,
+        blocks: Blocks | None,
+    ) -> Decision:
+        fleet, first, tokens = self._fleet, rows[0], question.prompt_tokens
+        matched = 0.0 if blocks is None else float(fleet.matched_tokens[first])
+        slots = tuple([fleet.slot_at(row) for row in rows])
+        entry = self._ledger.sent(slots, tokens - matched, visibility, now)
+        if blocks is not None:
+            entry.prompt_tokens = tokens
+            self._prefixes.sent(entry, blocks, matched)
+        profile = self.profile
+        for sent in profile.observers:
+            sent(fleet, first, question, now)
+        marks = [mark(fleet, first, question, now) for mark in profile.marks]
+        return Decision(
+            tuple([fleet.addresses[row] for row in rows]),
+            entry,
+            tuple([header for header in marks if header is not None]),
+        )
 
     def _withdraw(self, entry: Entry, now: float) -> int:
         """Take a decision back; the row to prefer instead, or -1."""
         if not entry.running:
             return -1
         self._ledger.withdraw(entry, now)
+        self._prefixes.take_back(entry)
         self._breaker.no_verdict(entry)
         return entry.slot.row if self._fleet.holds(entry.slot) else -1
 
@@ -200,11 +306,6 @@ class Router:
         if served in entry.slots:
             return served, entry.slots[: entry.slots.index(served)]
         return served, entry.slots
-
-    def _sync(self) -> None:
-        self._ledger.sync()
-        self._breaker.sync()
-        self._pressure.sync()
 
 
 def _entry(ticket: Ticket) -> Entry:

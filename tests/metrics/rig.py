@@ -102,6 +102,7 @@ class Rig:
     scraper: Scraper
     pages: list[tuple[Slot, float, float]] = field(default_factory=list)
     outcomes: list[str] = field(default_factory=list)
+    restarts: list[Slot] = field(default_factory=list)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _servers: list[Server] = field(default_factory=list)
 
@@ -138,15 +139,23 @@ async def running_rig(options: ScrapeOptions) -> AsyncIterator[Rig]:
         rig.pages.append((slot, page_time, now))
         rig._changed.set()
 
+    restarts: list[Slot] = []
+
     def on_scrape(outcome: str, seconds: float) -> None:
         assert seconds >= 0
         rig.outcomes.append(outcome)
         rig._changed.set()
 
     scraper = Scraper(
-        fleet, options, on_page=on_page, on_scrape=on_scrape, random=random.Random(7), clock=time.monotonic
+        fleet,
+        options,
+        on_page=on_page,
+        on_restart=restarts.append,
+        on_scrape=on_scrape,
+        random=random.Random(7),
+        clock=time.monotonic,
     )
-    rig = Rig(fleet, scraper)
+    rig = Rig(fleet, scraper, restarts=restarts)
     run = asyncio.create_task(scraper.run())
     try:
         yield rig

@@ -216,6 +216,12 @@ vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.1
 # TYPE vllm:lora_requests_info gauge
 vllm:lora_requests_info{max_lora="4",running_lora_adapters="old",waiting_lora_adapters=""} 1.7e+09
 vllm:lora_requests_info{max_lora="4",running_lora_adapters="a,b",waiting_lora_adapters="c"} 1.8e+09
+# TYPE vllm:prompt_tokens_total counter
+vllm:prompt_tokens_total{engine="0",model_name="m"} 1000.0
+vllm:prompt_tokens_total{engine="1",model_name="m"} 500.0
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="3000"} 1.0
+vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="3001"} 1.0
 # TYPE process_start_time_seconds gauge
 process_start_time_seconds 1.5e+09
 """
@@ -226,13 +232,24 @@ def test_a_vllm_page() -> None:
     reading = VLLM.read(VLLM_PAGE)
     assert (reading.load, reading.running, reading.queue) == (10, 8, 2)
     assert reading.kv_usage == pytest.approx(0.3)
-    assert reading.models == {"a", "b", "c"}
+    assert reading.models == {"a", "b"}
+    assert reading.waiting_models == {"c"}
+    assert reading.max_models == 4
+    assert (reading.kv_blocks, reading.block_size, reading.counter) == (6001, 16, 1500)
     assert reading.engine == "1500000000.0"
     assert math.isnan(reading.local_running)
 
 
 def test_the_old_name_of_vllms_kv_usage() -> None:
     assert VLLM.read(b"vllm:gpu_cache_usage_perc 0.25\n").kv_usage == 0.25
+
+
+@pytest.mark.parametrize("blocks", ["None", "0", "-1", "1e9", "٣", "9" * 13, ""])
+def test_a_size_of_the_cache_that_is_no_number_is_not_said(blocks: str) -> None:
+    page = f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{blocks}"}} 1\n'
+    reading = VLLM.read(page.encode())
+    assert math.isnan(reading.kv_blocks)
+    assert reading.block_size == 16
 
 
 def test_half_a_load_is_no_load() -> None:

@@ -274,18 +274,45 @@ async def test_an_error_of_our_own_does_not_end_the_scraping(caplog: pytest.LogC
     assert "a bug" in caplog.text
 
 
-async def test_a_restart_of_the_server_is_told(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"process_start_time_seconds 1\n", b"process_start_time_seconds 2\n"),
+        # With several processes vLLM does not say when it was started.
+        (b"vllm:prompt_tokens_total 900\n", b"vllm:prompt_tokens_total 20\n"),
+    ],
+)
+async def test_a_restart_of_the_server_is_told(
+    rig: Rig, caplog: pytest.LogCaptureFixture, before: bytes, after: bytes
+) -> None:
     caplog.set_level(logging.INFO)
-    server = await rig.server(metrics=http(VLLM_PAGE))
+    page = VLLM_PAGE.replace(b"process_start_time_seconds 1\n", b"")
+    server = await rig.server(metrics=http(page + before))
     rig.watch(server)
     await rig.until(lambda: len(rig.pages) >= 3)
     assert caplog.records == []
-    server.answers["/metrics"] = http(VLLM_PAGE.replace(b"seconds 1", b"seconds 2"))
+    assert rig.restarts == []
+    server.answers["/metrics"] = http(page + after)
     seen = len(rig.pages)
     await rig.until(lambda: len(rig.pages) >= seen + 3)
     (record,) = caplog.records
     assert record.message == "server was restarted"
     assert vars(record)["fields"] == {"endpoint": server.address}
+    assert rig.restarts == [rig.fleet.slot_of(server.address)]
+
+
+async def test_adapters_and_the_size_of_the_cache_are_in_the_columns(rig: Rig) -> None:
+    page = VLLM_PAGE + (
+        b'vllm:cache_config_info{block_size="16",num_gpu_blocks="3000"} 1\n'
+        b'vllm:lora_requests_info{max_lora="2",running_lora_adapters="a",waiting_lora_adapters="b"} 1\n'
+    )
+    row = rig.watch(await rig.server(metrics=http(page))).row
+    await rig.until(lambda: len(rig.pages) >= 1)
+    fleet = rig.fleet
+    assert fleet.models[row] == {"a"}
+    assert fleet.waiting_models[row] == {"b"}
+    assert fleet.max_models[row] == 2
+    assert (fleet.kv_blocks[row], fleet.block_size[row]) == (3000, 16)
 
 
 async def test_the_end_of_the_scraping_is_no_failure() -> None:

@@ -26,7 +26,7 @@ def fleet_with(*faults: str) -> Fleet:
 
 def pass_ladder(*faults: str) -> list[str]:
     fleet = fleet_with(*faults)
-    rows = eligible(fleet, fleet.alive.nonzero()[0], Question(path="/app"), NOW)
+    rows = eligible(fleet, fleet.alive.nonzero()[0], Question(path="/app"), NOW, [])
     return [faults[row] for row in rows]
 
 

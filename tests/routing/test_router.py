@@ -14,7 +14,7 @@ from picker.routing.decision import Refusal
 from picker.routing.router import Router
 from scorer.filters import not_draining
 from scorer.fleet import Fleet
-from scorer.profile import Profile, Weighted, built_in_profile
+from scorer.profile import NamedFilter, Profile, Weighted, built_in_profile
 from tests.routing.support import BROKEN, OK, SEES_ALL, SEES_NOTHING, UNSEEN, Pool
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def test_without_candidates_the_request_is_refused(
 
 def test_a_profile_that_filters_everybody_sheds_the_request() -> None:
     pool = Pool(1)
-    pool.router.profile = Profile((), filters=(not_draining,))
+    pool.router.profile = Profile((), filters=(NamedFilter("not-draining", not_draining),))
     pool.fleet.draining[0] = True
     answer = pool.router.ask(Question(), SEES_ALL, pool.now)
     assert answer == Refusal(429, "rejected-saturated", "no endpoints available for the given request")
@@ -198,3 +198,23 @@ def test_out_of_sight_it_counts_where_it_was_served() -> None:
 def test_a_foreign_ticket_is_refused() -> None:
     with pytest.raises(TypeError, match="not a ticket of this router"):
         Pool(1).router.ended(object(), OK, 0.0)
+
+
+def test_what_remembers_is_told_of_requests_that_are_sent_and_of_no_refusals() -> None:
+    pool = Pool(2)
+    told: list[tuple[int, str]] = []
+    pool.router.profile = Profile(
+        (), observers=(lambda _fleet, row, request, _now: told.append((row, request.path)),)
+    )
+    pool.decide(Question(path="/a", subset=("10.0.0.2:80",)))
+    pool.router.ask(Question(path="/b", subset=()), SEES_ALL, pool.now)
+    assert told == [(1, "/a")]
+
+
+def test_a_profile_marks_the_answers_of_what_it_sends() -> None:
+    pool = Pool(2)
+    pool.router.profile = Profile(
+        (), marks=(lambda fleet, row, _request, _now: ("x-seat", fleet.addresses[row]), lambda *_: None)
+    )
+    decision = pool.decide(Question(subset=("10.0.0.2:80",)))
+    assert decision.response_headers == (("x-seat", "10.0.0.2:80"),)

@@ -23,6 +23,7 @@ class Asked:
     model: str = ""
     session_id: str = ""
     multiplexed_model_id: str = ""
+    method: str = "POST"
 
 
 def fleet_of(size: int, *, fetched_at: float = -np.inf) -> Fleet:

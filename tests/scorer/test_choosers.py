@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer.choosers import NearTies, weighted_random
+from scorer.choosers import Draws, NearTies, weighted_random
 
 if TYPE_CHECKING:
     from scorer.contract import Chooser
@@ -25,13 +25,23 @@ def test_the_clearly_best_is_always_taken() -> None:
     assert {NearTies()(totals, 1, Random(seed), NOBODY)[0] for seed in range(50)} == {1}
 
 
-def test_near_ties_are_shared_in_proportion() -> None:
+def test_near_ties_have_the_same_chance() -> None:
     rng = Random(1)
     totals = np.array([0.9, 1.0, 0.2, 0.95])
     counts = Counter(NearTies(0.15)(totals, 1, rng, NOBODY)[0] for _ in range(3000))
     assert set(counts) == {0, 1, 3}
     for place in counts:
-        assert counts[place] == pytest.approx(3000 * totals[place] / 2.85, rel=0.15)
+        assert counts[place] == pytest.approx(1000, rel=0.15)
+
+
+def test_draws_are_those_of_the_source_and_are_noted() -> None:
+    draws = Draws(Random(1))
+    source = Random(1)
+    numbers = [source.random() for _ in range(4)]
+    assert [draws.random(), draws.random()] == numbers[:2]
+    assert 0 <= draws.randrange(10) < 10
+    assert draws.choice("abc") in "abc"
+    assert draws.drawn == numbers
 
 
 def test_fallbacks_follow_best_first() -> None:

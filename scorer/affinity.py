@@ -1,0 +1,100 @@
+"""Sending like requests to like places, where that is worth more than an even spread.
+
+Where several pickers must agree without talking, the place is drawn by rendezvous hashing: each endpoint's
+address is mixed with the key, and the greatest number is the key's home. It is the same in every process,
+and an endpoint that comes or goes moves only its own keys (Thaler and Ravishankar 1998). A home is a
+preference that is weighed against work, never a rule, so a popular key spills over as its home fills:
+that bounds the load as walking on along a ring does ("consistent hashing with bounded loads").
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scorer.fleet import MODEL_IN_USE, key_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from scorer.contract import Request, Rows, Scores
+    from scorer.fleet import Fleet
+
+SECOND_HOME = 0.5
+"""What the second home is worth against the first: the less loaded of two places spreads far better than
+one place (DualMap, ICLR 2026), and if all pickers prefer the same of the two they agree nearly always."""
+
+
+def ranks(fleet: Fleet, rows: Rows, key: int) -> NDArray[np.uint64]:
+    """For each candidate the number by which it ranks as home of ``key``; the greatest is the home.
+
+    Sebastiano Vigna's finalizer (splitmix64) of the address's number and the key.
+    """
+    mixed = fleet.address_key[rows]
+    mixed ^= np.uint64(key)
+    mixed ^= mixed >> np.uint64(30)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
+
+
+def session_affinity(fleet: Fleet, rows: Rows, request: Request, _now: float) -> Scores | None:
+    """The same endpoint for all requests of a session.
+
+    Formula: 1 for the home of the session's id among the candidates, 0 for the others.
+    Reason: what a session leaves behind (caches, connections) is where its last request went. Where prompts
+    are compared that is known better, so this only has to decide between endpoints of like cost.
+    Fallback: nothing for a request without a session. When the home is gone the next in rank is it.
+    When to use: as a weak preference. Nothing is remembered, so all pickers agree, also after a restart.
+    """
+    if not request.session_id:
+        return None
+    scores = np.zeros(len(rows))
+    scores[ranks(fleet, rows, key_of(request.session_id)).argmax()] = 1.0
+    return scores
+
+
+def model_affinity(fleet: Fleet, rows: Rows, request: Request, _now: float) -> Scores | None:
+    """Where the multiplexed model that is asked for is loaded, else always the same place to load it.
+
+    Formula: 1 where the page says it is in use, 0.5 where requests wait for it, else 0; where it is neither
+    anywhere, 1 for the home of its id.
+    Reason: loading a model takes seconds and pushes another one out. A Ray page tells of it up to ten seconds
+    late; until then the home keeps requests for a new model together.
+    Fallback: nothing for a request that names no multiplexed model.
+    """
+    model = request.multiplexed_model_id
+    if not model:
+        return None
+    held = fleet.holders(model)[rows]
+    if np.count_nonzero(held):
+        scores: Scores = held / float(MODEL_IN_USE)
+        return scores
+    scores = np.zeros(len(rows))
+    scores[ranks(fleet, rows, key_of(model)).argmax()] = 1.0
+    return scores
+
+
+def prefix_home(fleet: Fleet, rows: Rows, _request: Request, _now: float) -> Scores | None:
+    """Where the other pickers will have sent prompts that begin as this one does.
+
+    Formula: 1 for the first home of ``fleet.prefix_key``, 0.5 for the second, 0 for the others. The key
+    stands for the prompt up to where it is the first to be new to this picker: what all know (a common system
+    prompt) is everywhere and tells no two conversations apart, and what only this one knows decides anyhow
+    by the cached tokens it saves.
+    Reason: several pickers see a part of each conversation; without a word between them each would spread
+    it anew, and every engine would compute it.
+    Fallback: nothing for a single picker, and for prompts of less than a block.
+    """
+    if fleet.replicas == 1 or not fleet.prefix_key:
+        return None
+    scores = np.zeros(len(rows))
+    ranked = ranks(fleet, rows, fleet.prefix_key)
+    first = ranked.argmax()
+    ranked[first] = 0
+    scores[ranked.argmax()] = SECOND_HOME
+    scores[first] = 1.0
+    return scores

@@ -1,0 +1,1 @@
+"""The plugins that a policy can name: those of the llm-d picker, compatible, and our own."""
