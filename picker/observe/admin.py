@@ -75,6 +75,7 @@ class AdminServer:
         self._changed = asyncio.Condition()
         self._state = b""
         self._viewers = 0
+        self._closing = False
         self._updates: asyncio.Task[None] | None = None
 
     @property
@@ -97,8 +98,11 @@ class AdminServer:
 
     async def stop(self) -> None:
         """Close the port and all streams. Idempotent."""
+        self._closing = True
         if self._updates is not None:
             self._updates.cancel()
+        async with self._changed:
+            self._changed.notify_all()
         await self._http.stop()
 
     @web.middleware
@@ -159,7 +163,7 @@ class AdminServer:
             if self._updates is None:
                 self._updates = asyncio.create_task(self._update(), name="live page")
             with contextlib.suppress(TimeoutError, ConnectionError):
-                while True:
+                while not self._closing:
                     async with asyncio.timeout(WRITE_TIMEOUT):
                         await response.write(b"event: state\ndata: " + self._latest() + b"\n\n")
                     async with self._changed:

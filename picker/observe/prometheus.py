@@ -20,6 +20,8 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from picker.observe.states import STATES, states
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -32,9 +34,6 @@ MOST_ENDPOINTS = 128
 """Endpoints with series of their own. One family of many more would hold up the event loop for too long."""
 MOST_REASONS = 32
 """Distinct values of one label, before the rest is counted as ``other``."""
-
-STATES = ("unreachable", "breaker_open", "draining", "full", "eligible")
-"""An endpoint is in the first of these that holds for it, so that the states add up to the pool."""
 
 _DECISION_BUCKETS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.25)
 _SCRAPE_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -220,14 +219,7 @@ class _FleetCollector(Collector):
         yield _per_endpoint("picker_endpoint_breaker_open", addresses, fleet.breaker_open[own])
 
     def _states(self, rows: NDArray[np.intp], now: float) -> Metric:
-        fleet = self._fleet
-        conditions = [
-            ~fleet.reachable[rows],
-            fleet.breaker_open[rows],
-            fleet.draining[rows],
-            fleet.full_until[rows] > now,
-        ]
-        state = np.select(conditions, range(len(conditions)), default=len(conditions))
+        state = states(self._fleet, rows, now)
         counts = np.bincount(state, minlength=len(STATES)).tolist()
         family = _family("picker_endpoints", "state")
         for name, count in zip(STATES, counts, strict=True):
