@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from picker.commands import gateway
+from picker.commands import explain, gateway, top
 from picker.commands.errors import WRONG_CALL, refuse
 from picker.llm_d_flags import ALIASES, IGNORED, DoubledError, translate, with_double_dashes
 from picker.observe import logs
@@ -96,7 +96,8 @@ def _serve(**flags: str | None) -> int:
         refuse(str(error))
 
 
-_group.add_command(gateway.command)
+for _module in (gateway, explain, top):
+    _group.add_command(_module.command)
 
 _group.add_command(
     _Command(

@@ -1,0 +1,62 @@
+"""Asks a running picker's admin port, for the commands that show what it says."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import click
+
+from picker.commands.errors import refuse
+
+Json = dict[str, Any]
+
+TIMEOUT = 10.0
+
+admin_option = click.option(
+    "--admin",
+    default="127.0.0.1:9091",
+    metavar="HOST:PORT",
+    envvar="PICKER_ADMIN",
+    help="the running picker's admin port [127.0.0.1:9091]",
+)
+token_option = click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="what PICKER_HTTP_AUTH=token:FILE wants to see",
+)
+
+
+class AdminClient:
+    """The JSON of an admin port. What goes wrong ends the process with one line."""
+
+    def __init__(self, admin: str, token_file: Path | None) -> None:
+        self._url = admin if "://" in admin else f"http://{admin}"
+        self._headers = {"Accept": "application/json"}
+        if token_file is not None:
+            self._headers["Authorization"] = f"Bearer {token_file.read_text().strip()}"
+
+    def get(self, path: str) -> Any:  # noqa: ANN401 - whatever JSON there is
+        """The answer of a path."""
+        return self._ask(urllib.request.Request(self._url + path, headers=self._headers))  # noqa: S310
+
+    def post(self, path: str, body: Json) -> Any:  # noqa: ANN401
+        """The answer to a JSON object."""
+        data = json.dumps(body).encode()
+        return self._ask(urllib.request.Request(self._url + path, data=data, headers=self._headers))  # noqa: S310
+
+    def _ask(self, request: urllib.request.Request) -> Any:  # noqa: ANN401
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as response:  # noqa: S310 - as told
+                return json.load(response)
+        except urllib.error.HTTPError as error:
+            text = error.read(4096).decode(errors="replace").strip()
+            refuse(f"{self._url} says {error.code}: {text or error.reason}")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            refuse(
+                f"{self._url} cannot be asked ({reason}); is the picker running, and --admin its admin port?"
+            )
