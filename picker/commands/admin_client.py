@@ -57,6 +57,4 @@ class AdminClient:
             refuse(f"{self._url} says {error.code}: {text or error.reason}")
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
-            refuse(
-                f"{self._url} cannot be asked ({reason}); is the picker running, and --admin its admin port?"
-            )
+            refuse(f"{self._url} cannot be asked ({reason}); is a picker running at --admin?")

@@ -108,11 +108,11 @@ def decisions(found: list[Json]) -> str:
 def explanation(whole: Json) -> str:
     """All that is known of one decision."""
     chosen = whole["endpoint"] or f"refused: {whole['refused']} ({whole['message']})"
+    request = f"{printable(whole['method'])} {printable(whole['path'])}"
+    model = printable(whole["model"]) or "no model"
+    cached = f"{whole['matched_tokens']:.0f} of them expected in the cache"
     parts = [
-        (
-            f"{printable(whole['method'])} {printable(whole['path'])}  model {printable(whole['model']) or '–'}  "
-            f"{whole['prompt_tokens']} prompt tokens, {whole['matched_tokens']:.0f} of them expected in the cache"
-        ),
+        f"{request}  {model}  {whole['prompt_tokens']} prompt tokens, {cached}",
         f"chosen: {', '.join([chosen, *whole['fallbacks']])}",
     ]
     for step in whole["dropped"]:

@@ -44,19 +44,15 @@ def command(*, interval: float, once: bool, admin: str, token_file: Path | None)
 def screen(state: Json, most: int) -> str:
     """One look: a line of numbers, clusters where there are some, and up to ``most`` endpoints."""
     rates = state["rates"]
-    parts = [
-        (
-            f"{rates['requests']:.1f} requests/s   decision p50 {_number(rates['decision_p50_us'])} µs, "
-            f"p99 {_number(rates['decision_p99_us'])} µs   {rates['streams']:.0f} streams   "
-            f"policy {printable(state['policy']['name'])}"
-        )
-    ]
+    took = f"decision p50 {_number(rates['decision_p50_us'])} µs, p99 {_number(rates['decision_p99_us'])} µs"
+    policy = f"policy {printable(state['policy']['name'])}"
+    parts = [f"{rates['requests']:.1f} requests/s   {took}   {rates['streams']:.0f} streams   {policy}"]
     if state["policy"]["problem"]:
         parts.append(f"not loaded: {printable(state['policy']['problem'])}")
-    for cluster in state["clusters"]:
-        parts.append(
-            f"cluster {cluster['name']}: wanted {_share(cluster['wanted'])}, served {_share(cluster['served'])}"
-        )
+    parts += [
+        f"cluster {one['name']}: wanted {_share(one['wanted'])}, served {_share(one['served'])}"
+        for one in state["clusters"]
+    ]
     places = [state["columns"].index(name) for name in _SHOWN]
     busy = state["columns"].index("in_flight")
     rows = sorted(state["endpoints"], key=lambda row: -row[busy])
@@ -79,8 +75,8 @@ def _cell(name: str, value: object) -> str:
 
 
 def _number(value: float | None, digits: int = 0) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _share(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f} %"
+    return "-" if value is None else f"{100 * value:.1f} %"
