@@ -38,6 +38,7 @@ from picker.settings import variable
 from picker.streams import Streams
 from picker.watchdog import Watchdog
 from scorer.fleet import Fleet
+from scorer.prefix import PrefixIndex
 from scorer.profile import built_in_profile
 
 if TYPE_CHECKING:
@@ -109,6 +110,8 @@ class App:
             built_in_profile(),
             random.Random(),  # noqa: S311 - spreads requests, guards nothing
             fallbacks=settings.fallbacks,
+            index=PrefixIndex(settings.index_max),
+            replicas=settings.replicas,
         )
         self._objects = Objects(random.Random())  # noqa: S311 - spreads requests, guards nothing
         self._health = Health()
@@ -182,6 +185,7 @@ class App:
             self._fleet,
             options,
             on_page=self._router.page_read,
+            on_restart=self._router.restarted,
             on_scrape=self._metrics.scraped,
             random=random.Random(),  # noqa: S311 - spreads requests over time, guards nothing
             clock=self._loop.time,

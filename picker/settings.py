@@ -152,6 +152,13 @@ class Settings(BaseModel):
     )
     echo_served: bool = Field(default=False, description="tell clients who served them", examples=["true"])
 
+    replicas: int = Field(
+        1, ge=1, le=64, description="active pickers of this pool, this one included", examples=["2"]
+    )
+    index_max: PositiveBytes = Field(
+        ByteSize(256 * 2**20), description="memory of the index of prompt prefixes", examples=["256MiB"]
+    )
+
     transport: Annotated[Literal["auto", "grpcio", "http2"], BeforeValidator(_lower)] = Field(
         "auto", description="gRPC server: http2 (our own) or grpcio [http2]", examples=["grpcio"]
     )

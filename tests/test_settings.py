@@ -137,6 +137,8 @@ def test_two_sources_are_both_named(tmp_path: Path) -> None:
         ("PICKER_OBJECTS_FILE", "/no/such/file"),
         ("PICKER_STRICT_BODIES", "perhaps"),
         ("PICKER_FALLBACKS", "-1"),
+        ("PICKER_REPLICAS", "0"),
+        ("PICKER_INDEX_MAX", "0"),
         ("PICKER_CERT_PATH", "/no/such/folder"),
         ("PICKER_METRICS_INTERVAL", "0"),
         ("PICKER_METRICS_PATH", "metrics"),
