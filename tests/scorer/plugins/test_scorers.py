@@ -102,6 +102,17 @@ def test_no_hit_lru() -> None:
     assert scores(lru, fleet(3, cold_at=[7, -1, 3], matched_tokens=[0, 64, 0])) == [0.5, 0.5, 0.5]
 
 
+def test_no_hit_lru_takes_note_of_cold_requests_alone() -> None:
+    lru, pool = plugin("no-hit-lru-scorer"), fleet(3)
+    assert lru.sent is not None
+    for row in (1, 0, 1):
+        lru.sent(pool, row, Asked(), NOW)
+    assert pool.cold_at[:3].tolist() == [1.0, 2.0, -1.0]
+    pool.matched_tokens[0] = 64
+    lru.sent(pool, 2, Asked(), NOW)
+    assert pool.cold_at[:3].tolist() == [1.0, 2.0, -1.0]
+
+
 def test_no_hit_lru_remembers_so_many() -> None:
     lru = plugin("no-hit-lru-scorer", lruSize=2)
     # Row 2 had its cold request longest ago and is forgotten, so it is as new as row 1, and behind it.
