@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
 KIND = "EndpointPickerConfig"
 DEFAULT_SCORERS = (("queue-scorer", 2.0), ("kv-cache-utilization-scorer", 2.0), ("prefix-cache-scorer", 3.0))
-"""Of a policy without any filter, scorer or picker."""
+"""Of a policy that names no profile, no scorer and no picker."""
 DEFAULT_PICKER = "max-score-picker"
 MOST_WEIGHT = 10_000.0
 _FLOW_CONTROL = "flowControl"
@@ -57,6 +57,13 @@ class Clusters:
     weights: tuple[tuple[str, int], ...] = ()
     sticky: bool = False
     spill: bool = True
+
+    def __str__(self) -> str:
+        """For people."""
+        shares = ", ".join(f"{name} {weight}" for name, weight in self.weights) or "no weights"
+        return (
+            f"{shares}; {'sticky' if self.sticky else 'not sticky'}, {'spilling' if self.spill else 'strict'}"
+        )
 
 
 class InUse(NamedTuple):
@@ -127,13 +134,14 @@ class _Builder:
         for read in (self._gates, self._data_layer):
             with collected():
                 read(root)
-        parsers, clusters, entries = None, Clusters(), None
+        parsers, clusters = None, Clusters()
+        entries: list[_Entry] = []
         with collected():
             parsers = self._parsers(root)
         with collected():
             clusters = _clusters(root)
         with collected():
-            entries = self._entries(root)
+            entries = self._entries(root, means)
         with collected():
             root.close(deep=not self._mistakes)
         self._mistakes.tell()
@@ -141,15 +149,11 @@ class _Builder:
 
     def _policy(
         self,
-        entries: list[_Entry] | None,
+        entries: list[_Entry],
         means: Means,
         parsers: tuple[str, ...] | None,
         clusters: Clusters,
     ) -> Policy:
-        if entries is None:
-            entries = [
-                _Entry(name, self._plugins.inject(name, means), weight) for name, weight in DEFAULT_SCORERS
-            ]
         picker = self._picker(entries, means)
         plugins = self._plugins
         for name, plugin in plugins.usable().items():
@@ -208,13 +212,12 @@ class _Builder:
 
     # What stands beside the plugins
 
-    def _entries(self, root: Fields) -> list[_Entry] | None:
-        """The profile; None if nothing says what it is."""
+    def _entries(self, root: Fields, means: Means) -> list[_Entry]:
+        """The profile, its picker included if it names one."""
         profiles = root.mappings("schedulingProfiles")
         names = [profile.needed("name") for profile in profiles]
         if not profiles:
-            every = [_Entry(name, one) for name, one in self._plugins.usable().items() if one.chooses]
-            return every or None
+            return self._unprofiled(means)
         if len(profiles) > 1:
             raise profiles[1].error(
                 f"{shown(names[1])} is a further profile, and nothing here chooses among profiles: prefill "
@@ -229,6 +232,14 @@ class _Builder:
         if len(pickers) > 1:
             raise profiles[0].error(f"has several pickers, {' and '.join(map(shown, pickers))}; keep one")
         return entries
+
+    def _unprofiled(self, means: Means) -> list[_Entry]:
+        """Every filter, scorer and picker; where none says whom to prefer, the default scorers."""
+        every = [_Entry(name, one) for name, one in self._plugins.usable().items() if one.chooses]
+        if not any(entry.plugin.score or entry.plugin.choose for entry in every):
+            for name, weight in DEFAULT_SCORERS:
+                every.append(_Entry(name, self._plugins.inject(name, means), weight))
+        return every
 
     def _entry(self, reference: Fields) -> list[_Entry]:
         weighted = reference.node("weight") is not None

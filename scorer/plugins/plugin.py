@@ -31,6 +31,11 @@ class IndexOptions:
     most_tokens: int = 131_072
     row_blocks: int = 31_250
 
+    def __str__(self) -> str:
+        """For people."""
+        share = f"up to {self.most_tokens} tokens" if self.most_tokens else "as a whole"
+        return f"compared {share} in blocks of {self.block_tokens}, {self.row_blocks} blocks an endpoint"
+
 
 @dataclass(frozen=True, slots=True)
 class Means:

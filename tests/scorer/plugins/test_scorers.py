@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer.plugins.registry import PLUGINS
+from scorer.plugins.context_length import CONTEXT_LENGTH
+from scorer.plugins.scorers import SCORERS
 from tests.scorer.plugins.support import NOW, fleet, plugin, scores
 from tests.scorer.support import Asked, all_rows
 
@@ -180,28 +181,29 @@ def test_of_several_context_lengths_the_best_counts() -> None:
     assert scores(plugin("context-length-aware", label="mine"), ranges, asked) == [0.885392, 0.150754]
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    name=st.sampled_from(sorted(PLUGINS)),
-    size=st.integers(1, 6),
-    data=st.data(),
-)
-def test_scores_are_in_bounds_whatever_is_in_the_columns(name: str, size: int, data: st.DataObject) -> None:
-    needed = {"header-label-affinity-scorer": {"headerName": "h", "labelKey": "k"}}
-    skipped = {"by-label", "utilization-filter"}  # no scorers, with parameters that are needed
-    made = plugin(name, **needed.get(name, {})) if name not in skipped else None
-    if made is None or made.score is None:
-        return
+COMPATIBLE = {
+    one.name: {"headerName": "h", "labelKey": "k"} if one.name.startswith("header-label") else {}
+    for one in (*SCORERS, *CONTEXT_LENGTH)
+}
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_scores_are_in_bounds_whatever_is_in_the_columns(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(COMPATIBLE)))
+    size = data.draw(st.integers(1, 5))
     some: Fleet = fleet(size, ({"k": "v", LENGTH: "1-9"},) * size)
-    for column in ("queue", "running", "kv_usage", "scraped_load", "max_models", "fetched_at"):
+    for column in ("queue", "running", "kv_usage", "max_models", "fetched_at"):
         unsaid = -math.inf if column == "fetched_at" else NAN
         values = st.one_of(st.just(unsaid), st.floats(0, 1e6))
         getattr(some, column)[:size] = data.draw(st.lists(values, min_size=size, max_size=size))
-    for column in ("own", "own_tokens", "untracked", "matched_tokens", "cold_at"):
+    for column in ("own", "own_tokens", "matched_tokens", "cold_at"):
         values = st.floats(0, 1e9)
         getattr(some, column)[:size] = data.draw(st.lists(values, min_size=size, max_size=size))
     asked = Asked(prompt_tokens=data.draw(st.integers(0, 10**7)), headers={"h": "v"})
-    given_scores = made.score(some, all_rows(some), asked, NOW)
-    if given_scores is not None:
-        assert given_scores.shape == (size,)
-        assert np.all((given_scores >= 0.0) & (given_scores <= 1.0)), given_scores
+    score = plugin(name, **COMPATIBLE[name]).score
+    assert score is not None
+    given_scores = score(some, all_rows(some), asked, NOW)
+    assert given_scores is not None
+    assert given_scores.shape == (size,)
+    assert np.all((given_scores >= 0.0) & (given_scores <= 1.0)), given_scores
