@@ -19,7 +19,8 @@ What was weighed and not taken:
   what an insertion has to touch (here 16, 32 and 40 µs); 30 µs for three blocks, and most prompts are short.
 * For each block the set of rows, as bits or as a small vector: fast to match, but a hole in memory for
   fleets of 1,000 (125 bytes per block for what mostly is one row), and times of use have no place in it.
-* Objects in dictionaries: by their sizes some 450 bytes per piece instead of 116, all of it walked by the collector.
+* Objects in dictionaries: by their sizes some 450 bytes per piece instead of 116, all of it walked by the
+  garbage collector.
 
 Memory: 8 bytes per block, however many rows hold it; 84 per piece; 32 per claim. So a (block, row) pair
 takes at most 16 bytes beside its block's hash where prompts bring 8 new blocks (2 kB of text) on average,
