@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 import math
 import re
+from random import Random
 from typing import TYPE_CHECKING
 
 import yaml
 
 from picker.inference.surfaces import PARSERS
 from picker.strict_yaml import NULL, TEXT, Fault, documents, fields, shown
-from picker.watched import POLL_INTERVAL, WatchedFile
+from picker.watched import POLL_INTERVAL, Watch, WatchedFile
 from scorer.document import Node, PolicyError
 from scorer.plugins.plugin import Means
 from scorer.policy import InUse, Policy, build
@@ -22,7 +23,6 @@ from scorer.policy import InUse, Policy, build
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
     from pathlib import Path
-    from random import Random
 
     from scorer.document import Value
 
@@ -142,6 +142,12 @@ def follow_policy(
     return WatchedFile(path, parse, PolicyFileError, interval=interval).contents()
 
 
+def check(path: Path) -> Policy:
+    """The policy in a file, for nobody to use. Raises PolicyFileError."""
+    given = means(Random(0), b"")  # noqa: S311 - decides nothing
+    return Watch(path, lambda raw: parse_policy(raw, str(path), given), PolicyFileError).first()
+
+
 def log_change(old: Policy | None, new: Policy) -> None:
     """Say in the log what is in force now, or what has changed."""
     for warning in new.warnings:
@@ -167,7 +173,7 @@ def summary(policy: Policy) -> Iterator[tuple[str, str]]:
     yield "saturation", str(policy.saturation)
     yield "parsers", "all" if policy.parsers is None else ", ".join(policy.parsers)
     if policy.profile.uses_prefix:
-        yield "prompts", str(policy.index)
+        yield "prompts", f"compared in blocks of {policy.block_tokens} tokens"
     if policy.clusters.weights:
         yield "clusters", str(policy.clusters)
 
@@ -187,7 +193,7 @@ def changes(old: Policy, new: Policy) -> dict[str, str]:
     )
     if order_before != order_after:
         told["order"] = ", ".join(after)
-    for name in ("saturation", "parsers", "endpoints", "index", "clusters"):
+    for name in ("saturation", "parsers", "endpoints", "block_tokens", "clusters"):
         was, is_now = getattr(old, name), getattr(new, name)
         if was != is_now:
             told[name] = f"{was} → {is_now}"

@@ -13,7 +13,7 @@ from scorer.document import Fields, Mistakes, nearest, shown
 from scorer.plugins.choosers import max_score
 from scorer.plugins.declared import Plugins
 from scorer.plugins.detectors import UTILIZATION
-from scorer.plugins.plugin import IndexOptions, Plugin
+from scorer.plugins.producers import BLOCK_TOKENS
 from scorer.profile import NamedFilter, Profile, Weighted
 from scorer.saturation import Utilization
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from scorer.document import Node
     from scorer.plugins.declared import Key, Settings
-    from scorer.plugins.plugin import Means
+    from scorer.plugins.plugin import Means, Plugin
     from scorer.saturation import Saturation
 
 API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
@@ -80,9 +80,10 @@ class Policy:
     """All that a document decides. Two are equal if they decide alike.
 
     ``plugins`` are those of the profile in its order, the picker last. ``parsers`` are the names of those
-    that read requests (None: all there are). ``endpoints`` is how many an answer names (None: as the settings
-    say). ``notes`` tell what is accepted and handled in another way here, ``warnings`` what nobody wants in
-    production. ``made`` is for the next policy, which goes on with those of its plugins that stay the same.
+    that read requests (None: all there are). ``endpoints`` is how many an answer names (None: as the
+    settings say), ``block_tokens`` the size of the blocks that prompts are compared by. ``notes`` tell what
+    is accepted and done in another way here, ``warnings`` what nobody wants in production. ``made`` is for
+    the next policy, which goes on with those of its plugins that stay the same.
     """
 
     profile: Profile = field(compare=False)
@@ -90,7 +91,7 @@ class Policy:
     saturation: Saturation = field(default_factory=Utilization)
     parsers: tuple[str, ...] | None = None
     endpoints: int | None = None
-    index: IndexOptions = field(default_factory=IndexOptions)
+    block_tokens: int = BLOCK_TOKENS
     clusters: Clusters = field(default_factory=Clusters)
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -186,7 +187,9 @@ class _Builder:
             saturation=means.saturation,
             parsers=parsers,
             endpoints=picker.plugin.most,
-            index=next((one.index for one in plugins.usable().values() if one.index), IndexOptions()),
+            block_tokens=next(
+                (one.block_tokens for one in plugins.usable().values() if one.block_tokens), BLOCK_TOKENS
+            ),
             clusters=clusters,
             notes=tuple(plugins.notes),
             warnings=tuple(

@@ -231,7 +231,6 @@ def test_the_optimized_baseline() -> None:
 def test_the_tiered_prefix_cache() -> None:
     made = policy(TIERED)
     assert scorers(made.profile) == {"gpu": 1, "cpu": 1}
-    assert made.index.row_blocks == 1000
     assert [note.split(":")[0] for note in made.notes] == ["token-producer", "cpu-producer"]
 
 
@@ -297,10 +296,9 @@ def test_the_endpoints_of_an_answer() -> None:
 
 
 def test_the_size_of_blocks_has_a_floor() -> None:
-    text = "plugins: [{type: approx-prefix-cache-producer, parameters: {blockSizeTokens: %d, %s}}]"
-    assert policy(text % (16, "autoTune: true")).index.block_tokens == 64
-    blocks = "maxPrefixTokensToMatch: 0, maxPrefixBlocksToMatch: 100"
-    assert policy(text % (128, blocks)).index.most_tokens == 12_800
+    text = "plugins: [{type: approx-prefix-cache-producer, parameters: {blockSizeTokens: %d}}]"
+    assert policy(text % 16).block_tokens == 64
+    assert policy(text % 128).block_tokens == 128
 
 
 def test_clusters_are_ours() -> None:
@@ -508,7 +506,7 @@ def test_a_summary_for_people() -> None:
         "endpoints": "as the settings say",
         "saturation": "5 waiting requests or 80% of the KV cache",
         "parsers": "all",
-        "prompts": "compared up to 131072 tokens in blocks of 64, 31250 blocks an endpoint",
+        "prompts": "compared in blocks of 64 tokens",
         "clusters": "a 1; not sticky, spilling",
     }
 

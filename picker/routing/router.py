@@ -85,10 +85,15 @@ class Router:
         self._ledger = Ledger(fleet)
         self._breaker = Breaker(fleet)
         self._pressure = BackPressure(fleet)
+        self._blocks_of = blocks_of
         self._prefixes = Prefixes(fleet, index, blocks_of)
         self._speeds = Speeds(fleet)
         self._version = -1
         self._started: float | None = None
+
+    def compare_by(self, index: PrefixIndex) -> None:
+        """Use another, empty index. Only before the first question: what is under way knows the old one."""
+        self._prefixes = Prefixes(self._fleet, index, self._blocks_of)
 
     @property
     def in_flight(self) -> int:

@@ -15,27 +15,6 @@ if TYPE_CHECKING:
     from scorer.document import Fields
     from scorer.saturation import Saturation
 
-MIN_BLOCK_TOKENS = 64
-"""The reference picker raises smaller blocks to this size as well: those of an engine (16 tokens) quadruple
-the index and tell nothing more, since prompts share system prompts and turns, not half sentences."""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexOptions:
-    """How prompts are compared. ``most_tokens`` of a prompt at most (0: all of it).
-
-    ``row_blocks`` of ``block_tokens`` tokens an endpoint's cache holds where its page does not say.
-    """
-
-    block_tokens: int = MIN_BLOCK_TOKENS
-    most_tokens: int = 131_072
-    row_blocks: int = 31_250
-
-    def __str__(self) -> str:
-        """For people."""
-        share = f"up to {self.most_tokens} tokens" if self.most_tokens else "as a whole"
-        return f"compared {share} in blocks of {self.block_tokens}, {self.row_blocks} blocks an endpoint"
-
 
 @dataclass(frozen=True, slots=True)
 class Means:
@@ -58,8 +37,8 @@ class Plugin:
 
     ``keep``, ``score`` and ``choose`` make it a filter, a scorer and a picker; ``sent`` and ``mark`` go with
     these. ``weight`` replaces what a profile says. ``most`` is how many endpoints a picker wants in the
-    answer (None: as many as the settings say). ``detector``, ``parser`` and ``index`` are of use in other
-    places of a policy, ``told`` says of a plugin that is accepted what is so instead.
+    answer (None: as many as the settings say). ``detector``, ``parser`` and ``block_tokens`` are of use in
+    other places of a policy, ``told`` says of a plugin that is accepted what is so instead.
     """
 
     keep: Filter | None = None
@@ -72,7 +51,7 @@ class Plugin:
     uses_prefix: bool = False
     detector: Saturation | None = None
     parser: str = ""
-    index: IndexOptions | None = None
+    block_tokens: int | None = None
     told: str = ""
     warning: str = ""
 
