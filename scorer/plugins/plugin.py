@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from random import Random
 from typing import TYPE_CHECKING
 
 from scorer.saturation import Utilization
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from random import Random
 
     from scorer.contract import Chooser, Filter, Mark, Scorer, Sent
     from scorer.document import Fields
@@ -25,7 +25,7 @@ class Means:
     ``parsers`` are the names of those there are.
     """
 
-    random: Random = field(default_factory=lambda: Random(0))  # noqa: S311 - spreads requests, guards nothing
+    random: Random
     session_key: bytes = b""
     saturation: Saturation = field(default_factory=Utilization)
     parsers: frozenset[str] = frozenset()
