@@ -154,10 +154,11 @@ def log_change(old: Policy | None, new: Policy) -> None:
         log.warning("the policy is not one for production", extra={"fields": {"warning": warning}})
     if old is None:
         log.info("policy in force", extra={"fields": dict(summary(new))})
-        for note in new.notes:
-            log.info("the policy is read in another way", extra={"fields": {"note": note}})
     else:
         log.info("policy changed", extra={"fields": changes(old, new)})
+    for note in new.notes:
+        if old is None or note not in old.notes:
+            log.info("the policy is read in another way", extra={"fields": {"note": note}})
 
 
 def summary(policy: Policy) -> Iterator[tuple[str, str]]:
@@ -193,10 +194,12 @@ def changes(old: Policy, new: Policy) -> dict[str, str]:
     )
     if order_before != order_after:
         told["order"] = ", ".join(after)
-    for name in ("saturation", "parsers", "endpoints", "block_tokens", "clusters"):
+    for name in ("saturation", "parsers", "endpoints", "clusters"):
         was, is_now = getattr(old, name), getattr(new, name)
         if was != is_now:
             told[name] = f"{was} → {is_now}"
+    if old.block_tokens != new.block_tokens:
+        told["block_tokens"] = f"{new.block_tokens}, from the next start on"
     return {name: text for name, text in told.items() if text}
 
 

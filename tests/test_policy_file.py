@@ -440,6 +440,17 @@ def test_a_plugin_that_is_lacking_is_named_as_such(name: str) -> None:
     assert name not in PLUGINS
 
 
+def test_what_refers_to_a_lacking_plugin_is_no_further_mistake() -> None:
+    text = """plugins:
+- type: precise-prefix-cache-producer
+- type: prefix-cache-scorer
+  parameters: {prefixMatchInfoProducerName: precise-prefix-cache-producer}
+schedulingProfiles: [{name: p, plugins: [{pluginRef: prefix-cache-scorer}]}]
+"""
+    (line,) = mistakes(text)
+    assert line.startswith("line 4: plugins[0].type 'precise-prefix-cache-producer' is a plugin of the llm-d")
+
+
 # Changes
 
 
@@ -460,6 +471,11 @@ def test_plugins_that_stay_the_same_go_on_with_what_they_remember() -> None:
 
     assert homes(policy(text % 300 + "- type: decode-filter\n", before)) == [0.0, 1.0]
     assert homes(policy(text % 301, before)) == [0.0, 0.0]
+
+
+def test_blocks_of_another_size_are_for_the_next_start() -> None:
+    producer = "plugins: [{type: approx-prefix-cache-producer, parameters: {blockSizeTokens: 128}}]"
+    assert changes(policy(""), policy(producer)) == {"block_tokens": "128, from the next start on"}
 
 
 def test_two_policies_that_decide_alike_are_equal() -> None:
@@ -488,7 +504,9 @@ def test_the_log_says_what_is_in_force_and_what_changed(caplog: pytest.LogCaptur
     caplog.set_level("INFO")
     before = policy("plugins: [{type: header-based-testing-filter}, {type: token-producer}]")
     log_change(None, before)
-    log_change(before, policy(OPTIMIZED_BASELINE))
+    log_change(
+        before, policy(OPTIMIZED_BASELINE.replace("plugins:\n", "plugins:\n- type: token-producer\n", 1))
+    )
     assert [record.message for record in caplog.records] == [
         "the policy is not one for production",
         "policy in force",

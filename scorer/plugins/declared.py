@@ -148,7 +148,7 @@ class Plugins:
                     f"{shown(wanted)} is not among the plugins of the type {type_}; {nearest(wanted, known)}"
                 )
                 raise PolicyError(node.line, place, text)
-            if declared is not None and declared.type != type_:
+            if declared is not None and declared.type not in (type_, *LACKING):  # of which there is a mistake
                 text = f"{shown(wanted)} is a {declared.type}; it has to be a {type_}"
                 raise PolicyError(node.line, place, text)
 
