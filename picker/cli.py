@@ -116,6 +116,20 @@ _group.add_command(
 )
 
 
+@_group.command(
+    "replay",
+    short_help="Compare policies on recorded requests, in simulated time.",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def _replay(context: click.Context, arguments: tuple[str, ...]) -> None:
+    from picker.replay.command import replay  # noqa: PLC0415 (numpy: 0.3 s that --help need not take)
+
+    replay.main([*arguments], context.command_path, standalone_mode=False)
+
+
 @_group.command("check-config", short_help="Say what a policy file comes to, or what is wrong with it.")
 @click.argument("file", type=click.Path(path_type=Path))
 def _check_config(file: Path) -> int:
