@@ -156,47 +156,27 @@ class _Builder:
         clusters: Clusters,
     ) -> Policy:
         picker = self._picker(entries, means)
-        plugins = self._plugins
-        for name, plugin in plugins.usable().items():
-            if (
-                plugin.chooses
-                and not plugin.detector
-                and name not in {entry.name for entry in (*entries, picker)}
-            ):
-                plugins.notes.append(f"{name}: is in no profile")
-        chosen = [entry.plugin for entry in entries]
+        self._note_unused({entry.name for entry in (*entries, picker)})
+        made = self._plugins.usable().values()
         return Policy(
-            Profile(
-                scorers=tuple(
-                    Weighted(entry.name, _weight(entry), entry.plugin.score)
-                    for entry in entries
-                    if entry.plugin.score is not None
-                ),
-                filters=tuple(
-                    NamedFilter(entry.name, entry.plugin.keep)
-                    for entry in entries
-                    if entry.plugin.keep is not None
-                ),
-                chooser=picker.plugin.choose or max_score,
-                unsure=picker.plugin.choose or max_score,
-                observers=tuple(plugin.sent for plugin in chosen if plugin.sent is not None),
-                marks=tuple(plugin.mark for plugin in chosen if plugin.mark is not None),
-                uses_prefix=any(plugin.uses_prefix for plugin in chosen),
-            ),
+            _profile(entries, picker.plugin),
             plugins=tuple(self._in_use(entry) for entry in (*entries, picker)),
             saturation=means.saturation,
             parsers=parsers,
             endpoints=picker.plugin.most,
-            block_tokens=next(
-                (one.block_tokens for one in plugins.usable().values() if one.block_tokens), BLOCK_TOKENS
-            ),
+            block_tokens=next((one.block_tokens for one in made if one.block_tokens), BLOCK_TOKENS),
             clusters=clusters,
-            notes=tuple(plugins.notes),
+            notes=tuple(self._plugins.notes),
             warnings=tuple(
                 f"{entry.name}: {entry.plugin.warning}" for entry in entries if entry.plugin.warning
             ),
-            made=plugins.made,
+            made=self._plugins.made,
         )
+
+    def _note_unused(self, used: set[str]) -> None:
+        for name, plugin in self._plugins.usable().items():
+            if plugin.chooses and not plugin.detector and name not in used:
+                self._plugins.notes.append(f"{name}: is in no profile")
 
     def _in_use(self, entry: _Entry) -> InUse:
         key = self._plugins.key_of(entry.plugin)
@@ -327,6 +307,26 @@ def _clusters(root: Fields) -> Clusters:
         tuple((name, weights.integer(name, 0, 0, 1_000_000)) for name in names),
         fields.flag("sticky", default=False),
         fields.flag("spill", default=True),
+    )
+
+
+def _profile(entries: list[_Entry], picker: Plugin) -> Profile:
+    plugins = [entry.plugin for entry in entries]
+    choose = picker.choose or max_score
+    return Profile(
+        scorers=tuple(
+            Weighted(entry.name, _weight(entry), entry.plugin.score)
+            for entry in entries
+            if entry.plugin.score is not None
+        ),
+        filters=tuple(
+            NamedFilter(entry.name, entry.plugin.keep) for entry in entries if entry.plugin.keep is not None
+        ),
+        chooser=choose,
+        unsure=choose,  # the document says how to choose, at the start too
+        observers=tuple(plugin.sent for plugin in plugins if plugin.sent is not None),
+        marks=tuple(plugin.mark for plugin in plugins if plugin.mark is not None),
+        uses_prefix=any(plugin.uses_prefix for plugin in plugins),
     )
 
 
