@@ -58,9 +58,7 @@ class Prompts(Pool):
     def goes_to(self, prompt: bytes, model: str = "") -> set[str]:
         """Where the prompt would go; nothing is left behind."""
         question = Question(path="/", prompt=prompt, model=model)
-        return {self.router.explain(question, self.now).endpoints[0] for _ in range(1)} | {
-            self._try(question) for _ in range(20)
-        }
+        return {self._try(question) for _ in range(20)}
 
     def _try(self, question: Question) -> str:
         decision = self.decide(question)
