@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import logging
 import random
+import secrets
 import signal
 import uuid
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ from picker.endpoints.fixed import FixedSource
 from picker.endpoints.roster import Roster
 from picker.extproc.bodies import BodyBudget
 from picker.extproc.session import SessionOptions, Surroundings
+from picker.inference.surfaces import EVERY_SURFACE, Surfaces
 from picker.metrics.scraper import ScrapeOptions, Scraper
 from picker.objects.file import follow_objects
 from picker.objects.manifest import ObjectsError
@@ -28,6 +31,8 @@ from picker.observe.breakers import BreakerLog
 from picker.observe.http import MetricsServer
 from picker.observe.http_port import HttpError, Place
 from picker.observe.prometheus import Metrics
+from picker.policy_file import PolicyFileError, follow_policy, log_change, parse_policy
+from picker.policy_file import means as policy_means
 from picker.routing.router import Router
 from picker.serving.contract import ServingError
 from picker.serving.drain import Drain
@@ -41,6 +46,7 @@ from picker.settings import variable
 from picker.streams import Streams
 from picker.watchdog import Watchdog
 from scorer.fleet import Fleet
+from scorer.prefix import PrefixIndex
 from scorer.profile import built_in_profile
 
 if TYPE_CHECKING:
@@ -51,6 +57,7 @@ if TYPE_CHECKING:
     from picker.serving.contract import Transport
     from picker.settings import Settings
     from scorer.fleet import Slot
+    from scorer.policy import Policy
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +119,11 @@ class App:
             built_in_profile(),
             random.Random(),  # noqa: S311 - spreads requests, guards nothing
             fallbacks=settings.fallbacks,
+            index=PrefixIndex(settings.index_max),
+            replicas=settings.replicas,
         )
+        self._policy: Policy | None = None
+        self._policy_means = policy_means(random.Random(), _session_key(settings))  # noqa: S311 - as above
         self._objects = Objects(random.Random())  # noqa: S311 - spreads requests, guards nothing
         self._health = Health()
 
@@ -120,8 +131,9 @@ class App:
         """Start everything, serve, drain, stop."""
         settings = self._settings
         scraper = self._scraper()
-        feeds = self._feeds(scraper)
-        transport = self._transport()
+        streams = self._streams()
+        feeds = self._feeds(scraper, streams)
+        transport = self._transport(streams)
         drain = Drain(self._health, transport, delay=settings.drain_delay, timeout=settings.drain_timeout)
         stop = _stop_signal(self._loop, drain)
         async with contextlib.AsyncExitStack() as stack:
@@ -162,7 +174,7 @@ class App:
             raise StartError(str(error)) from None
         return port
 
-    def _feeds(self, scraper: Scraper) -> list[Feed[Any]]:
+    def _feeds(self, scraper: Scraper, streams: Streams) -> list[Feed[Any]]:
         """What comes from outside and changes while we run, by the setting that names it."""
         settings = self._settings
         membership = "endpoints" if settings.endpoints_file is None else "endpoints_file"
@@ -171,7 +183,19 @@ class App:
             feeds.append(
                 Feed("objects_file", partial(follow_objects, settings.objects_file), self._apply_objects)
             )
+        apply_policy = partial(self._apply_policy, streams)
+        if settings.config_file is not None:
+            follow = partial(follow_policy, settings.config_file, self._policy_means)
+            feeds.append(Feed("config_file", follow, apply_policy))
+        elif settings.config_text is not None:
+            apply_policy(self._given_policy(settings.config_text))
         return feeds
+
+    def _given_policy(self, text: str) -> Policy:
+        try:
+            return parse_policy(text.encode(), variable("config_text"), self._policy_means)
+        except PolicyFileError as error:
+            raise StartError(str(error)) from None
 
     def _scraper(self) -> Scraper:
         settings = self._settings
@@ -185,6 +209,7 @@ class App:
             self._fleet,
             options,
             on_page=self._router.page_read,
+            on_restart=self._router.restarted,
             on_scrape=self._metrics.scraped,
             random=random.Random(),  # noqa: S311 - spreads requests over time, guards nothing
             clock=self._loop.time,
@@ -197,9 +222,9 @@ class App:
         # Routing takes note of a whole change at its next question or tick, once and not per endpoint.
         return Roster(self._fleet, on_added=scraper.watch, on_removed=removed, on_changed=scraper.watch)
 
-    def _transport(self) -> Transport:
+    def _streams(self) -> Streams:
         settings = self._settings
-        streams = Streams(
+        return Streams(
             routing=self._router,
             observer=self._metrics,
             loop=self._loop,
@@ -215,6 +240,9 @@ class App:
                 resolve=self._objects.resolve, new_request_id=lambda: str(uuid.uuid4())
             ),
         )
+
+    def _transport(self, streams: Streams) -> Transport:
+        settings = self._settings
         tls = ServerTls(cert_path=settings.cert_path) if settings.secure_serving else None
         options = TransportOptions(
             address=self._address("grpc_port"),
@@ -243,6 +271,18 @@ class App:
             return FileSource(settings.endpoints_file, metrics_target_port=settings.metrics_target_port)
         return FixedSource(settings.endpoints or (), metrics_target_port=settings.metrics_target_port)
 
+    def _apply_policy(self, streams: Streams, policy: Policy) -> None:
+        """Choose by it from the next request on. Prompts are compared in blocks of one size for good."""
+        router, settings, old = self._router, self._settings, self._policy
+        log_change(old, policy)
+        if old is None:
+            router.compare_by(PrefixIndex(settings.index_max, block_tokens=policy.block_tokens))
+        self._policy = policy
+        router.profile, router.saturation = policy.profile, policy.saturation
+        router.wanted = policy.endpoints or 1 + settings.fallbacks
+        surfaces = EVERY_SURFACE if policy.parsers is None else Surfaces(policy.parsers)
+        streams.options = replace(streams.options, surfaces=surfaces)
+
     def _apply_objects(self, objects: ObjectSet) -> None:
         self._objects.replace(objects)
         counts = {"rewrites": len(objects.rewrites), "objectives": len(objects.objectives)}
@@ -260,8 +300,15 @@ async def _start(feed: Feed[Any]) -> None:
     """Have what there is to start with. Raises StartError."""
     try:
         await feed.fetch_first()
-    except (EndpointsError, ObjectsError) as error:
+    except (EndpointsError, ObjectsError, PolicyFileError) as error:
         raise StartError(f"{variable(feed.name)}: {error}") from None
+
+
+def _session_key(settings: Settings) -> bytes:
+    """What signs session tokens: without a setting one that no other replica knows, nor the next start."""
+    if settings.session_key is None:
+        return secrets.token_bytes()
+    return settings.session_key.get_secret_value().encode()
 
 
 def _stop_signal(loop: asyncio.AbstractEventLoop, drain: Drain) -> asyncio.Event:

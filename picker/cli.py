@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -112,3 +113,36 @@ _group.add_command(
         "(--grpc-port: PICKER_GRPC_PORT); the flag wins.",
     )
 )
+
+
+@_group.command(
+    "replay",
+    short_help="Compare policies on recorded requests, in simulated time.",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def _replay(context: click.Context, arguments: tuple[str, ...]) -> None:
+    from picker.replay.command import replay  # noqa: PLC0415 (numpy: 0.3 s that --help need not take)
+
+    replay.main([*arguments], context.command_path, standalone_mode=False)
+
+
+@_group.command("check-config", short_help="Say what a policy file comes to, or what is wrong with it.")
+@click.argument("file", type=click.Path(path_type=Path))
+def _check_config(file: Path) -> int:
+    """Say what the policy in FILE comes to; with 2 as exit code each mistake in it, in a line of its own."""
+    from picker import policy_file  # noqa: PLC0415 (numpy: 0.2 s that --help need not take)
+
+    try:
+        policy = policy_file.check(file)
+    except policy_file.PolicyFileError as error:
+        for line in error.lines[:-1]:
+            click.echo(f"serve-picker: {line}", err=True)
+        _refuse(error.lines[-1])
+    click.echo(f"{file} can be used")
+    told = [*policy_file.summary(policy), *(("note", note) for note in policy.notes)]
+    for name, text in (*told, *(("warning", warning) for warning in policy.warnings)):
+        click.echo(f"  {name:<10}  {text}")
+    return 0

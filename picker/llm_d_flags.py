@@ -1,7 +1,7 @@
 """The flags of the llm-d endpoint picker, so that its deployments start with this one's image.
 
 Those that mean a setting set it, those without meaning here are accepted and told. What both pickers
-call alike (``--grpc-port``, ``--cert-path``, …) is in :mod:`picker.settings`.
+call alike (``--grpc-port``, ``--config-file``, …) is in :mod:`picker.settings`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ ALIASES: Final = {"grpc-health-port": "health_port", "refresh-metrics-interval":
 """Flags by the setting they mean."""
 
 _NO_KUBERNETES = "the pool is PICKER_ENDPOINTS or PICKER_ENDPOINTS_FILE"
-_BUILT_IN_POLICY = "the built-in policy decides"
 _OWN_METRICS = "the metrics page is plain HTTP for everybody; bind it by PICKER_BIND"
 _OWN_LOGS = "see PICKER_LOG_LEVEL and PICKER_LOG_FORMAT"
 _OWN_TLS = "TLS is 1.2 or later with gRPC's ciphers"
@@ -45,9 +44,7 @@ IGNORED: Final = {
     "enable-grpc-stream-metrics": "streams are always counted",
     "enable-pprof": "there is no Go to be profiled",
     "tracing": "no traces are sent",
-    "config-file": _BUILT_IN_POLICY,
-    "config-text": _BUILT_IN_POLICY,
-    "allow-experimental-plugins": _BUILT_IN_POLICY,
+    "allow-experimental-plugins": "a policy may name every plugin there is",
     "v": _OWN_LOGS,
     "zap-devel": _OWN_LOGS,
     "zap-encoder": _OWN_LOGS,

@@ -22,6 +22,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainValidator,
+    SecretStr,
     ValidationError,
     model_validator,
 )
@@ -41,6 +42,7 @@ MEMBERSHIP = ("endpoints", "endpoints_file")
 _SECONDS = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", re.ASCII)
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SHORTEST_KEY = 16
 _SHOWN = 80
 """Characters of a wrong value that an error repeats."""
 
@@ -111,6 +113,14 @@ def _certificate_folder(value: Path) -> Path:
     return value
 
 
+def _long_enough(value: SecretStr) -> SecretStr:
+    """Not as other settings are refused: an error never shows a secret."""
+    if len(value.get_secret_value()) < _SHORTEST_KEY:
+        name = variable("session_key")
+        raise SettingsError(f"{name} is too short; give {_SHORTEST_KEY} characters or more")
+    return value
+
+
 Seconds = Annotated[float, BeforeValidator(_duration), Field(ge=0, allow_inf_nan=False)]
 PositiveSeconds = Annotated[Seconds, Field(gt=0)]
 PositiveBytes = Annotated[ByteSize, Field(gt=0)]
@@ -155,6 +165,17 @@ class Settings(BaseModel):
         description="Unix socket of that Envoy's admin: choose what it has",
         examples=["/run/picker/admin.sock"],
     )
+    config_file: Annotated[Path, AfterValidator(_readable_file)] | None = Field(
+        None, description="policy: a YAML file, watched [built in]", examples=["policy.yaml"]
+    )
+    config_text: str | None = Field(
+        None, description="the policy itself, as YAML", examples=["{apiVersion: …}"]
+    )
+    session_key: Annotated[SecretStr, AfterValidator(_long_enough)] | None = Field(
+        None,
+        description="signs session tokens [random]",
+        examples=["0123456789abcdef"],
+    )
 
     strict_bodies: bool = Field(
         default=False, description="400 for unreadable inference bodies", examples=["true"]
@@ -166,6 +187,13 @@ class Settings(BaseModel):
         default=False, description="count the tokens that answers tell", examples=["true"]
     )
     echo_served: bool = Field(default=False, description="tell clients who served them", examples=["true"])
+
+    replicas: int = Field(
+        1, ge=1, le=64, description="active pickers of this pool, this one included", examples=["2"]
+    )
+    index_max: PositiveBytes = Field(
+        ByteSize(256 * 2**20), description="memory of the index of prompt prefixes", examples=["256MiB"]
+    )
 
     transport: Annotated[Literal["auto", "grpcio", "http2"], BeforeValidator(_lower)] = Field(
         "auto", description="gRPC server: http2 (our own) or grpcio [http2]", examples=["grpcio"]
@@ -236,6 +264,13 @@ class Settings(BaseModel):
         if len(named) > 1:
             both = " and ".join(variable(name) for name in named)
             raise SettingsError(f"{both} both name the endpoints; unset all but one")
+        return self
+
+    @model_validator(mode="after")
+    def _one_policy(self) -> Self:
+        if self.config_file is not None and self.config_text is not None:
+            both = f"{variable('config_file')} and {variable('config_text')}"
+            raise SettingsError(f"{both} both give the policy; unset one")
         return self
 
     @model_validator(mode="after")

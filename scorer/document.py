@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 import math
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable
+    from collections.abc import Collection, Hashable, Iterator
 
 Value = str | int | float | bool | list["Node"] | dict[str, "Node"] | None
 
@@ -37,9 +38,39 @@ class PolicyError(Exception):
     """
 
     def __init__(self, line: int, path: str, text: str) -> None:
-        super().__init__(f"line {line}: {path} {text}")
+        super().__init__(f"line {line}: {path or 'the policy'} {text}")
         self.line = line
         self.further: tuple[PolicyError, ...] = ()
+
+
+class Mistakes:
+    """Collects what is wrong, so that all of it can be told at once."""
+
+    def __init__(self) -> None:
+        self._found: list[PolicyError] = []
+
+    def __bool__(self) -> bool:
+        """Whether anything is wrong so far."""
+        return bool(self._found)
+
+    def add(self, mistake: PolicyError) -> None:
+        """Note one."""
+        self._found.append(mistake)
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Note the mistake that ends the block, and go on after it."""
+        try:
+            yield
+        except PolicyError as mistake:
+            self.add(mistake)
+
+    def tell(self) -> None:
+        """Raise the first one, with the others, if there are any."""
+        if self._found:
+            first, *further = sorted(self._found, key=lambda mistake: mistake.line)
+            first.further = tuple(further)
+            raise first
 
 
 def nearest(name: str, known: Collection[str]) -> str:
@@ -192,12 +223,14 @@ class Fields:
             raise self.error(f"has more than {_MOST_ITEMS} members", name)
         return [(item, f"{self._place(name)}[{place}]") for place, item in enumerate(node.value)]
 
-    def close(self) -> None:
-        """Refuse what nobody asked for. Raises PolicyError."""
+    def close(self, *, deep: bool = True) -> None:
+        """Refuse what nobody asked for, ``deep``: also in the mappings inside. Raises PolicyError."""
         for name, node in self._members.items():
             if name not in self._asked:
                 text = f"has an unknown field {shown(name)}; {nearest(name, self._asked)}"
                 raise PolicyError(node.line, self.path, text)
+        if not deep:
+            return
         for inner in self._inner:
             inner.close()
             self.references += inner.references

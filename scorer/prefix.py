@@ -14,15 +14,21 @@ steps per *piece* of its prompt, most have two to five, and nothing per block bu
 What was weighed and not taken:
 
 * A table keyed by (block, row), with the time of last use. Simple and flat, but 16 to 24 bytes for each pair
-  at a sensible filling; matching needs a binary search for all rows at once, a dozen rounds of
-  ten numpy calls, 90 µs for 100 rows and 400 µs for 1,000; and those calls cost 40 to 100 µs for a prompt of
-  three blocks too, which is most requests.
+  at a sensible filling, and matching is a binary search for all rows at once, ten numpy calls for each
+  round: measured at 1,600 blocks 190 µs for 100 rows and 790 µs for 1,000, and 105 µs more to look up
+  what an insertion has to touch (here 16, 32 and 40 µs); 30 µs for three blocks, and most prompts are short.
 * For each block the set of rows, as bits or as a small vector: fast to match, but a hole in memory for
   fleets of 1,000 (125 bytes per block for what mostly is one row), and times of use have no place in it.
-* Objects in dictionaries: about 450 bytes per piece instead of 130, all of it walked by the collector.
+* Objects in dictionaries: by their sizes some 450 bytes per piece instead of 116, all of it walked by the
+  garbage collector.
+
+Memory: 8 bytes per block, however many rows hold it; 84 per piece; 32 per claim. So a (block, row) pair
+takes at most 16 bytes beside its block's hash where prompts bring 8 new blocks (2 kB of text) on average,
+and a fraction of one where prefixes are shared. Prompts of a single new block each are the worst: 116
+bytes. The bound on all memory holds for them too.
 
 Costs that remain: an engine's eviction is known only as far as it is least-recently-used; a prompt whose
-prefix is in many pieces (a session that changed endpoints at every turn) costs about 2 µs per piece;
+prefix is in many pieces (a session that changed endpoints at every turn) costs about 3 µs per piece;
 parting a piece that 1,000 rows hold costs 2 to 3 ms, once for each place where prompts part; an insertion
 that has to make room drops about one piece per 3 µs.
 """
@@ -61,6 +67,10 @@ class Added(NamedTuple):
     known: int
     """How many of the blocks the row was believed to hold before."""
     at: int
+    """Which insertion it was."""
+
+
+NOTHING_ADDED = Added(_NOBODY, 0, NO_BLOCKS, 0, 0)
 
 
 class PrefixIndex:
@@ -140,29 +150,27 @@ class PrefixIndex:
 
     def insert(self, row: int, blocks: Blocks) -> Added:
         """The row is about to compute the prompt, and to hold it. Blocks beyond its capacity are left out."""
+        self._room_for(row)
+        count = min(len(blocks.hashes), self._capacity[row])
+        if not count:
+            return NOTHING_ADDED
         self._insertions += 1
         holder = self._holder(row)
-        end = min(len(blocks.hashes), self._capacity[row]) * HASH_BYTES
-        known = 0
-        if end:
-            hashes = blocks.hashes[: end // HASH_BYTES].tobytes()
-            path, depth = self._path_to(hashes)
-            known = self._use(path, holder)
-            if depth < end:
-                self._extend(path[-1] if path else ROOT, hashes[depth:], holder)
-            added = end // HASH_BYTES - known
-            self._blocks[holder] += added
-            self.pairs += added
-            self._evict(holder, self._blocks[holder] - self._capacity[row])
-        if self._forgotten:
-            self._reclaim(_RECLAIMED_AT_ONCE)
-        if self.nbytes > self._max_bytes:
-            self._shrink()
+        hashes = blocks.hashes[:count].tobytes()
+        path, depth = self._path_to(hashes)
+        known = self._use(path, holder)
+        if depth < len(hashes):
+            self._extend(path[-1] if path else ROOT, hashes[depth:], holder)
+        self._blocks[holder] += count - known
+        self.pairs += count - known
+        self._evict(holder, self._blocks[holder] - self._capacity[row])
+        self._reclaim(_RECLAIMED_AT_ONCE)
+        self._shrink()
         return Added(holder, self._epoch[holder], blocks, known, self._insertions)
 
     def take_back(self, added: Added) -> None:
         """Undo an insertion, except for what another one used since. Doing it twice does no harm."""
-        if self._epoch[added.holder] != added.epoch:
+        if added.known >= len(added.blocks.hashes) or self._epoch[added.holder] != added.epoch:
             return
         pieces, claims, holder = self._pieces, self._claims, added.holder
         first_new = added.known * HASH_BYTES
@@ -247,7 +255,6 @@ class PrefixIndex:
 
     def _holder(self, row: int) -> int:
         """Whose claims the row's are."""
-        self._room_for(row)
         holder = self._holder_of[row]
         if holder == _NOBODY:
             holder = self._free.pop() if self._free else self._new_holder()

@@ -6,8 +6,8 @@ block i, so one number tells a whole prefix, and equal numbers at i mean equal p
 The formula, all of it modulo 2^64, with ``w`` the block's bytes as little-endian words of 64 bits::
 
     a = sum_k M_k (w_k xor (w_k >> 32))      b = sum_k L_k w_k
-    digest_i = mix(mix(a) + b + seed + i G)
-    hash_i = mix(digest_0 + ... + digest_i)
+    digest_i = mix(C (a xor (a >> 32)) + b + seed + i G)
+    hash_i = digest_0 + ... + digest_i
 
 The sums are multilinear hashes (Lemire and Kaser, "Strongly universal string hashing is fast", 2014):
 one multiplication per word and one pass of numpy, where a hash called for each block would cost a
@@ -18,12 +18,12 @@ golden ratio, as in splitmix64) makes a block's place count, so that the running
 ``seed`` is BLAKE2b of the salt. Multipliers come from splitmix64 with a fixed start: every process,
 on every machine, gives the same numbers, so that replicas without shared state agree.
 
-How sure it is: for prompts not made for it two prefixes coincide with a probability near 2^-64 per pair,
-so with a million blocks indexed about one prompt in 10^13 blocks is taken for another. The multipliers are
-public, hence a client can make prompts that coincide (sums can be solved for). What it gains: the
-picker believes that an endpoint holds its prefix, and sends it there; the engine, which has hashes of its
-own, computes what it does not hold. No prompt is ever answered from this index. Other salts
-(other models, other tenants' cache salts) are beyond its reach unless it knows them.
+How sure it is: two prefixes that were not made to coincide do so with a probability near 2^-64, so with a
+million blocks indexed one look-up in 10^13 finds another prompt's. The multipliers are public, hence a client
+can make prompts that coincide: sums can be solved for. What it gains: the picker believes that an
+endpoint holds its prefix, and sends it there; the engine, which has hashes of its own, computes what it
+does not hold. No prompt is ever answered from this index. Which bucket of a table a hash falls into
+is another question, see ``Pieces`` in :mod:`scorer.prefix_tree`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ if TYPE_CHECKING:
     Hashes = NDArray[np.uint64]
 
 WORD_BYTES = 8
-_MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-_U27, _U30, _U31, _U32 = (np.uint64(bits) for bits in (27, 30, 31, 32))
-_U_MIX_1, _U_MIX_2, _U_GOLDEN = np.uint64(_MIX_1), np.uint64(_MIX_2), np.uint64(_GOLDEN)
+
+# As arrays without dimensions: numpy takes half the time of a scalar to combine them with small arrays.
+_U27, _U30, _U31, _U32 = (np.array(bits, dtype=np.uint64) for bits in (27, 30, 31, 32))
+_U_MIX_1, _U_MIX_2, _U_GOLDEN = (np.array(odd, dtype=np.uint64) for odd in (_MIX_1, _MIX_2, _GOLDEN))
 _WORD = np.dtype("<u8")
 
 
@@ -78,7 +79,8 @@ class BlockHasher:
         folded = words >> _U32
         folded ^= words
         sums: Hashes = np.einsum("ij,j->i", folded, self._folded)  # multiplies and adds in one pass
-        _mix(sums)
+        sums ^= sums >> _U32
+        sums *= _U_MIX_1
         sums += np.einsum("ij,j->i", words, self._plain)
         return _chained(sums, salt)
 
@@ -95,9 +97,7 @@ def _chained(digests: Hashes, salt: bytes) -> Hashes:
     places += _seed(salt)
     digests += places
     _mix(digests)
-    hashes = np.add.accumulate(digests)
-    _mix(hashes)
-    return hashes
+    return np.add.accumulate(digests)
 
 
 def _mix(values: Hashes) -> None:
@@ -110,8 +110,8 @@ def _mix(values: Hashes) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _seed(salt: bytes) -> np.uint64:
-    return np.uint64(int.from_bytes(blake2b(salt, digest_size=8).digest(), "little"))
+def _seed(salt: bytes) -> Hashes:
+    return np.frombuffer(blake2b(salt, digest_size=8).digest(), _WORD).reshape(())
 
 
 def _splitmix64(count: int) -> Hashes:

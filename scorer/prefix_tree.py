@@ -219,7 +219,7 @@ class Pieces:
     def find(self, key: bytes) -> int:
         """The piece that begins with this cumulative hash; 0 if there is none."""
         edges = self.edges
-        row = self._buckets.first(int.from_bytes(key, "little"))
+        row = self._buckets.first(hash(key))
         while row and not edges[row].startswith(key):
             row = self._buckets.following[row]
         return row
@@ -323,7 +323,9 @@ class Pieces:
         return columns + self._edge_bytes + self._shared_bits + sys.getsizeof(self._shared)
 
     def _hash(self, row: int) -> int:
-        return int.from_bytes(self.edges[row][:HASH_BYTES], "little")
+        # Python's own, of which the key is drawn anew in each process: the cumulative hashes are no secret,
+        # and a client could make prompts that all fall into one bucket of theirs.
+        return hash(self.edges[row][:HASH_BYTES])
 
     def _set_shared(self, row: int, holders: int) -> None:
         old = self._shared.get(row)

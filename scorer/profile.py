@@ -130,7 +130,7 @@ class Profile:
 
 
 MODEL_WEIGHT = 0.5
-HOME_WEIGHT = 0.5
+HOME_WEIGHT = 0.8
 SESSION_WEIGHT = 0.1
 
 
@@ -138,10 +138,11 @@ def built_in_profile() -> Profile:
     """The policy without a policy file: least work, and what speaks for a place that is not the least busy.
 
     Weights: the score of work (or before Ray proxies, load) is the least cost over a candidate's cost. So a
-    preference with weight 0.5 is kept until its endpoint costs twice as much as the best one, and one with
-    0.1 until it costs a ninth more: the former is for what takes seconds to make up for elsewhere (a model
-    to be loaded, a prefix that other pickers have sent there), the latter hardly more than a draw among
-    equals. Without such preferences, tokens and pages it is least request.
+    preference with weight 0.5 is kept until its endpoint costs twice as much as the best one, with 0.8 five
+    times as much, and with 0.1 a ninth more: the former are for what takes seconds to make up for elsewhere
+    (a model to be loaded; prompts that other pickers have sent there, which bounds its own load), the
+    latter is hardly more than a draw among equals. Without such preferences, tokens and pages it is least
+    request.
     """
     return Profile(
         scorers=(

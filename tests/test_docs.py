@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,8 +15,13 @@ import yaml
 from bench.rig.envoy import ExtProc, Listener, bootstrap
 from picker.endpoints.file_format import parse_endpoints
 from picker.gateway.binary import envoy_binary
+from picker.inference.surfaces import PARSERS
 from picker.objects.manifest import parse_objects
+from picker.policy_file import means as policy_means
+from picker.policy_file import parse_policy, summary
 from picker.settings import Settings, default, variable
+from scorer.plugins.producers import LACKING, TOLD
+from scorer.plugins.registry import PLUGINS
 from tests.extproc import test_playbooks
 
 ROOT = Path(__file__).parents[1]
@@ -106,3 +112,41 @@ def test_every_rule_of_the_protocol_has_a_proof() -> None:
 def test_the_protocol_names_settings_that_exist() -> None:
     named = set(re.findall(r"PICKER_[A-Z_]+", PROTOCOL))
     assert named <= {variable(name) for name in Settings.model_fields}
+
+
+POLICIES = (ROOT / "docs" / "policies.md").read_text()
+
+
+def shown_in_policies(marker: str) -> str:
+    found = re.search(rf"<!-- {marker} -->\n(.*?)<!-- /{marker} -->", POLICIES, re.DOTALL)
+    assert found
+    return found[1]
+
+
+def test_every_plugin_is_documented_on_one_pattern_and_every_documented_one_exists() -> None:
+    sections = re.findall(r"^### (.*)\n\n((?:.|\n)*?)(?=\n##|\Z)", POLICIES, re.MULTILINE)
+    documented = [name for heading, _ in sections for name in re.findall(r"`([^`]+)`", heading)]
+    assert sorted(documented) == sorted(set(PLUGINS) - set(TOLD))
+    for heading, text in sections:
+        parts = re.findall(r"^\* \*\*(\w+)\*\*", text, re.MULTILINE)
+        assert parts[:2] == ["Formula", "Reason"], heading
+        assert "Fallback" in parts or "Differs" in parts, heading
+
+
+@pytest.mark.parametrize(("marker", "plugins"), [("told", TOLD), ("lacking", LACKING)])
+def test_plugins_without_a_section_are_in_tables(marker: str, plugins: dict[str, str]) -> None:
+    rows = re.findall(r"^\| `(.*)` \| (.*) \|$", shown_in_policies(marker), re.MULTILINE)
+    assert rows == sorted(plugins.items())
+
+
+def test_every_parser_is_named() -> None:
+    assert re.findall(r"`([^`]+)`", shown_in_policies("parsers")) == sorted(PARSERS)
+
+
+def test_the_policies_that_are_shown_can_be_used() -> None:
+    given = policy_means(Random(1), b"")
+    blocks = re.findall(r"```yaml\n(.*?)```", POLICIES, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        shown = dict(summary(parse_policy(block.encode(), "policies.md", given)))
+        assert f"  scorers     {shown['scorers']}" in POLICIES

@@ -50,7 +50,7 @@ def test_a_default_as_shown_is_a_value_that_can_be_given() -> None:
 
 
 def test_an_example_as_shown_is_a_value_that_can_be_given() -> None:
-    needs_files = ("endpoints_file", "objects_file", "cert_path", "eds_file")
+    needs_files = ("endpoints_file", "objects_file", "config_file", "cert_path", "eds_file")
     for name, field in Settings.model_fields.items():
         if name not in needs_files:
             assert field.examples
@@ -135,8 +135,11 @@ def test_two_sources_are_both_named(tmp_path: Path) -> None:
         ("PICKER_ENDPOINTS", ":80"),
         ("PICKER_ENDPOINTS_FILE", "/no/such/file"),
         ("PICKER_OBJECTS_FILE", "/no/such/file"),
+        ("PICKER_CONFIG_FILE", "/no/such/file"),
         ("PICKER_STRICT_BODIES", "perhaps"),
         ("PICKER_FALLBACKS", "-1"),
+        ("PICKER_REPLICAS", "0"),
+        ("PICKER_INDEX_MAX", "0"),
         ("PICKER_CERT_PATH", "/no/such/folder"),
         ("PICKER_METRICS_INTERVAL", "0"),
         ("PICKER_METRICS_PATH", "metrics"),
@@ -227,3 +230,18 @@ def test_what_kubernetes_sets_for_services_called_picker_is_neither_read_nor_tol
     }
     assert unknown_variables(environ) == {}
     assert load({}, environ).metrics_port == 9090
+
+
+def test_a_policy_comes_from_one_place() -> None:
+    environ = POOL | {"PICKER_CONFIG_FILE": __file__, "PICKER_CONFIG_TEXT": "{}"}
+    with pytest.raises(SettingsError, match="PICKER_CONFIG_FILE and PICKER_CONFIG_TEXT both give the policy"):
+        load({}, environ)
+
+
+def test_a_key_is_never_shown() -> None:
+    assert "a-secret-that-is-long" not in repr(
+        load({}, POOL | {"PICKER_SESSION_KEY": "a-secret-that-is-long"})
+    )
+    with pytest.raises(SettingsError) as caught:
+        load({}, POOL | {"PICKER_SESSION_KEY": "too-short"})
+    assert str(caught.value) == "PICKER_SESSION_KEY is too short; give 16 characters or more"

@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING
 
 from bench.micro.fixtures import DUPLEX, HEADERS, body, chat, headers, pool
+from bench.micro.prefix import prefix_steps
 from bench.micro.request import Requests
 from bench.scrape.pages import page
 from picker.extproc.bodies import BodyBudget
@@ -34,7 +35,7 @@ _SMALL, _LARGE = 200, 220_000
 
 def steps() -> list[Step]:
     """All of them, in the order of the way. Needs a running event loop."""
-    return [*_reading(), *_deciding(), *_answering(), *_whole(), *_pages()]
+    return [*_reading(), *_deciding(), *_answering(), *_whole(), *_pages(), *prefix_steps()]
 
 
 def _reading() -> list[Step]:

@@ -77,7 +77,8 @@ class Prefixes:
         found = index.match(blocks, column)
         self._written = found
         if fleet.replicas > 1:
-            depth = int(column.max()) // index.block_tokens if found else 0
+            common = float(np.median(column[fleet.alive])) if found else 0.0
+            depth = int(common) // index.block_tokens
             fleet.prefix_key = int(blocks.hashes[min(depth, len(blocks.hashes) - 1)])
         if found:
             for slot, trust in self._trust.items():

@@ -17,6 +17,7 @@ from picker.routing.prefixes import Prefixes
 from picker.routing.pressure import BackPressure
 from picker.routing.speed import Speeds
 from scorer.choosers import Draws
+from scorer.saturation import Utilization
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from scorer.prefix import PrefixIndex
     from scorer.prefix_hash import Blocks
     from scorer.profile import Dropped, Profile
+    from scorer.saturation import Saturation
 
 NOBODY = Refusal(503, "rejected-no-endpoints", "failed to find endpoint candidates for serving the request")
 """The pool is empty, or nobody of it is in the subset."""
@@ -68,22 +70,30 @@ class Router:
     ) -> None:
         self.profile = profile
         """May be replaced at any time; the next decision uses it."""
+        self.saturation: Saturation = Utilization()
+        """How full endpoints are, for requests that may be shed. May be replaced at any time."""
+        self.wanted = 1 + fallbacks
+        """Endpoints in an answer, where there are as many. May be changed at any time."""
         self.recent = Recent()
         """The last decisions, explained."""
         self._fleet = fleet
         fleet.replicas = replicas
         self._rng = rng
         self._draws = Draws(rng)
-        self._wanted = 1 + fallbacks
         self._start_grace = start_grace
         self._candidates = Candidates(fleet)
         self._ledger = Ledger(fleet)
         self._breaker = Breaker(fleet)
         self._pressure = BackPressure(fleet)
+        self._blocks_of = blocks_of
         self._prefixes = Prefixes(fleet, index, blocks_of)
         self._speeds = Speeds(fleet)
         self._version = -1
         self._started: float | None = None
+
+    def compare_by(self, index: PrefixIndex) -> None:
+        """Use another, empty index. Only before the first question: what is under way knows the old one."""
+        self._prefixes = Prefixes(self._fleet, index, self._blocks_of)
 
     @property
     def in_flight(self) -> int:
@@ -169,11 +179,11 @@ class Router:
             explained.refusal = NOBODY
             return (), None
         if explained.simplest:
-            return tuple(self._rng.sample(rows.tolist(), min(self._wanted, len(rows)))), None
+            return tuple(self._rng.sample(rows.tolist(), min(self.wanted, len(rows)))), None
         ladder: list[Dropped] = []
         rows = eligible(fleet, rows, question, now, ladder)
         explained.ladder = tuple(ladder)
-        if question.priority < 0 and saturated(fleet, rows, now):
+        if question.priority < 0 and saturated(fleet, rows, now, self.saturation):
             explained.refusal = SHED
             return (), None
         blocks = self._prefixes.look_up(question) if self.profile.uses_prefix else None
@@ -185,7 +195,7 @@ class Router:
             question,
             now,
             self._draws,
-            count=self._wanted,
+            count=self.wanted,
             prefer=prefer,
             unsure=explained.unsure,
         )

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from random import Random
 from typing import TYPE_CHECKING
 
 from scorer.saturation import Utilization
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from random import Random
 
     from scorer.contract import Chooser, Filter, Mark, Scorer, Sent
     from scorer.document import Fields
     from scorer.saturation import Saturation
-
-MIN_BLOCK_TOKENS = 64
-"""The reference picker raises smaller blocks to this size as well: those of an engine (16 tokens) quadruple
-the index and tell nothing more, since prompts share system prompts and turns, not half sentences."""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexOptions:
-    """How prompts are compared. ``most_tokens`` of a prompt at most (0: all of it).
-
-    ``row_blocks`` of ``block_tokens`` tokens an endpoint's cache holds where its page does not say.
-    """
-
-    block_tokens: int = MIN_BLOCK_TOKENS
-    most_tokens: int = 131_072
-    row_blocks: int = 31_250
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +25,7 @@ class Means:
     ``parsers`` are the names of those there are.
     """
 
-    random: Random = field(default_factory=lambda: Random(0))  # noqa: S311 - spreads requests, guards nothing
+    random: Random
     session_key: bytes = b""
     saturation: Saturation = field(default_factory=Utilization)
     parsers: frozenset[str] = frozenset()
@@ -53,8 +37,8 @@ class Plugin:
 
     ``keep``, ``score`` and ``choose`` make it a filter, a scorer and a picker; ``sent`` and ``mark`` go with
     these. ``weight`` replaces what a profile says. ``most`` is how many endpoints a picker wants in the
-    answer (None: as many as the settings say). ``detector``, ``parser`` and ``index`` are of use in other
-    places of a policy, ``told`` says of a plugin that is accepted what is so instead.
+    answer (None: as many as the settings say). ``detector``, ``parser`` and ``block_tokens`` are of use in
+    other places of a policy, ``told`` says of a plugin that is accepted what is so instead.
     """
 
     keep: Filter | None = None
@@ -67,7 +51,7 @@ class Plugin:
     uses_prefix: bool = False
     detector: Saturation | None = None
     parser: str = ""
-    index: IndexOptions | None = None
+    block_tokens: int | None = None
     told: str = ""
     warning: str = ""
 

@@ -5,28 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scorer.plugins.filters import IN_FLIGHT_PRODUCER, PREFIX_PRODUCER
-from scorer.plugins.plugin import MIN_BLOCK_TOKENS, IndexOptions, Plugin, PluginType
+from scorer.plugins.plugin import Plugin, PluginType
 
 if TYPE_CHECKING:
     from scorer.document import Fields
     from scorer.plugins.plugin import Means
 
-_MOST_BLOCKS = 2048
+BLOCK_TOKENS = 64
+"""The reference picker raises smaller blocks to this size as well: those of an engine (16 tokens) quadruple
+the index and tell nothing more, since prompts share system prompts and turns, not half sentences."""
 _MOST_BLOCK_TOKENS = 4096
 
 
 def _prefix(fields: Fields, _means: Means) -> Plugin:
-    default = IndexOptions()
     fields.flag("autoTune", default=True)
-    asked = fields.integer("blockSizeTokens", 16, 1, _MOST_BLOCK_TOKENS)
-    block = max(asked, MIN_BLOCK_TOKENS)
-    blocks = fields.integer("maxPrefixBlocksToMatch", _MOST_BLOCKS)
-    tokens = fields.integer("maxPrefixTokensToMatch", default.most_tokens)
-    rows = fields.integer("lruCapacityPerServer", default.row_blocks, 1)
+    fields.integer("maxPrefixBlocksToMatch", 2048)
+    fields.integer("maxPrefixTokensToMatch", 131_072)
+    fields.integer("lruCapacityPerServer", 31_250, 1)
+    block_tokens = fields.integer("blockSizeTokens", 16, 1, _MOST_BLOCK_TOKENS)
     return Plugin(
-        index=IndexOptions(block, tokens or blocks * block, rows),
-        told="one index serves all plugins: prompts are compared by what was sent, and an endpoint's size is "
-        "its page's where that tells",
+        block_tokens=max(block_tokens, BLOCK_TOKENS),
+        told="there is one index, which compares whole prompts; an endpoint holds what its page says",
     )
 
 

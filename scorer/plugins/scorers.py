@@ -95,13 +95,21 @@ class PrefixCache:
         return self.length_weight * length * length + (1.0 - self.length_weight) * share
 
 
-@dataclass(frozen=True, slots=True)
 class NoHitLru:
-    """For a prompt that nobody holds: who got such a one longest ago is first."""
+    """For a prompt that nobody holds: who got such a one longest ago is first.
 
-    size: int
+    Writes the fleet's column ``cold_at`` when a request is sent.
+    """
 
-    def __call__(self, fleet: Fleet, rows: Rows, _request: Request, _now: float) -> Scores:
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def sent(self, fleet: Fleet, row: int, request: Request, _now: float) -> None:  # noqa: ARG002 - as Sent
+        """Number the requests of which nobody holds anything."""
+        if not fleet.matched_tokens.any():
+            fleet.cold_at[row] = fleet.cold_at.max() + 1.0
+
+    def score(self, fleet: Fleet, rows: Rows, _request: Request, _now: float) -> Scores:
         """See :data:`scorer.contract.Scorer`."""
         count = len(rows)
         if (fleet.matched_tokens[rows] > 0.0).any():
@@ -109,8 +117,10 @@ class NoHitLru:
         if count == 1:
             return np.ones(1)
         cold_at = fleet.cold_at[rows]
-        if count > self.size:  # who is not among the last so many is forgotten
-            cold_at = np.where(cold_at > np.partition(cold_at, -self.size - 1)[-self.size - 1], cold_at, -1.0)
+        if count > self._size:  # who is not among the last so many is forgotten
+            cold_at = np.where(
+                cold_at > np.partition(cold_at, -self._size - 1)[-self._size - 1], cold_at, -1.0
+            )
         scores = np.empty(count)
         scores[cold_at.argsort(kind="stable")] = 1.0 - np.arange(count) / (count - 1)
         return scores
@@ -193,7 +203,8 @@ def _no_hit_lru(fields: Fields, _means: Means) -> Plugin:
     fields.reference("prefixMatchInfoProducerName", PREFIX_PRODUCER)
     fields.text("prefixPluginType")  # upstream never looked at these two
     fields.text("prefixPluginName")
-    return Plugin(score=NoHitLru(fields.integer("lruSize", 1024, 1)), uses_prefix=True)
+    lru = NoHitLru(fields.integer("lruSize", 1024, 1))
+    return Plugin(score=lru.score, sent=lru.sent, uses_prefix=True)
 
 
 def _token_load(fields: Fields, _means: Means) -> Plugin:

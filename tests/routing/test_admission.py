@@ -9,6 +9,7 @@ from picker.inference.question import Question
 from picker.routing.admission import saturated
 from picker.routing.decision import Decision, Refusal
 from scorer.fleet import Fleet
+from scorer.saturation import Utilization
 from tests.routing.support import BROKEN, FULL, OK, SEES_ALL, Pool
 
 NAN = float("nan")
@@ -28,7 +29,7 @@ def fleet(*endpoints: tuple[float, float], age: float = 0.0, proxy: bool = False
 
 
 def full(found: Fleet) -> bool:
-    return saturated(found, np.flatnonzero(found.alive), NOW)
+    return saturated(found, np.flatnonzero(found.alive), NOW, Utilization())
 
 
 @pytest.mark.parametrize(

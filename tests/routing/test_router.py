@@ -18,6 +18,7 @@ from scorer.profile import NamedFilter, Profile, Weighted, built_in_profile
 from tests.routing.support import BROKEN, OK, SEES_ALL, SEES_NOTHING, UNSEEN, Pool
 
 if TYPE_CHECKING:
+    from picker.routing.decision import Ticket
     from scorer.contract import Request, Rows
 
 NO_ENDPOINTS = Refusal(
@@ -57,6 +58,35 @@ def test_a_herd_spreads_evenly(size: int, prompt: bytes) -> None:
     counts = Counter(pool.decide(question).endpoints[0] for _ in range(1000))
     assert len(counts) == size
     assert max(counts.values()) - min(counts.values()) <= 2
+
+
+def test_old_pages_make_no_herd() -> None:
+    pool = Pool(8)
+    pool.fleet.kv_usage[:8] = [0.1, 0.7, 0.3, 0.5, 0.2, 0.6, 0.4, 0.0]
+    pool.fleet.queue[:8] = pool.fleet.scraped_load[:8] = [0, 3, 1, 2, 0, 3, 1, 0]
+    pool.now += 10.0
+    question = Question(path="/", prompt=b"x" * 2000)
+    counts = Counter(pool.decide(question).endpoints[0] for _ in range(400))
+    assert max(counts.values()) <= 1.1 * 50
+
+
+def test_one_that_fails_at_once_gets_next_to_nothing_after_its_first_failures() -> None:
+    pool, rng = Pool(8), Random(3)
+    running: list[tuple[float, Ticket]] = []
+    sent = failed = 0
+    for _ in range(6000):
+        pool.now += 0.01
+        while running and running[0][0] <= pool.now:
+            pool.router.ended(running.pop(0)[1], OK, pool.now)
+        decision = pool.decide(Question(path="/", prompt=b"x" * 400))
+        sent += pool.now > 101.0
+        if decision.endpoints[0] == "10.0.0.1:80":
+            failed += pool.now > 101.0
+            pool.router.ended(decision.ticket, BROKEN, pool.now + 0.001)
+        else:
+            running.append((pool.now + rng.uniform(0.4, 0.6), decision.ticket))
+            running.sort(key=lambda one: one[0])
+    assert failed < 0.01 * sent
 
 
 def test_pages_of_a_pool_with_other_clients_are_evened_out() -> None:

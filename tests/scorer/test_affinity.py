@@ -128,5 +128,17 @@ def test_a_prefix_that_everybody_sends_at_once_spills_over() -> None:
     totals = np.zeros(8)
     for number in range(800):
         totals[decide(fleets[number % 4], key_of("hot"), 1000, rng)] += 1
-    assert totals.max() <= 1.6 * totals.mean()
-    assert totals.min() >= 0.85 * totals.mean()
+    assert totals.max() <= 1.55 * totals.mean()
+    assert totals.min() >= 0.5 * totals.mean()
+
+
+def test_a_full_home_is_none_and_the_next_takes_its_place() -> None:
+    fleet = fleet_of(4)
+    fleet.replicas, fleet.prefix_key = 2, 7
+    rows = all_rows(fleet)
+    order = np.argsort(ranks(fleet, rows, 7))[::-1]
+    fleet.own[order[0]] = 4
+    fleet.own_tokens[order[2]] = 900
+    scores = prefix_home(fleet, rows, Asked(prompt_tokens=100), NOW)
+    assert scores is not None
+    assert scores[order].tolist() == [0.0, 1.0, 0.0, 0.5]

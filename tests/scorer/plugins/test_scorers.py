@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer.plugins.registry import PLUGINS
+from scorer.plugins.context_length import CONTEXT_LENGTH
+from scorer.plugins.scorers import SCORERS
 from tests.scorer.plugins.support import NOW, fleet, plugin, scores
 from tests.scorer.support import Asked, all_rows
 
@@ -102,6 +103,17 @@ def test_no_hit_lru() -> None:
     assert scores(lru, fleet(3, cold_at=[7, -1, 3], matched_tokens=[0, 64, 0])) == [0.5, 0.5, 0.5]
 
 
+def test_no_hit_lru_takes_note_of_cold_requests_alone() -> None:
+    lru, pool = plugin("no-hit-lru-scorer"), fleet(3)
+    assert lru.sent is not None
+    for row in (1, 0, 1):
+        lru.sent(pool, row, Asked(), NOW)
+    assert pool.cold_at[:3].tolist() == [1.0, 2.0, -1.0]
+    pool.matched_tokens[0] = 64
+    lru.sent(pool, 2, Asked(), NOW)
+    assert pool.cold_at[:3].tolist() == [1.0, 2.0, -1.0]
+
+
 def test_no_hit_lru_remembers_so_many() -> None:
     lru = plugin("no-hit-lru-scorer", lruSize=2)
     # Row 2 had its cold request longest ago and is forgotten, so it is as new as row 1, and behind it.
@@ -169,28 +181,29 @@ def test_of_several_context_lengths_the_best_counts() -> None:
     assert scores(plugin("context-length-aware", label="mine"), ranges, asked) == [0.885392, 0.150754]
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    name=st.sampled_from(sorted(PLUGINS)),
-    size=st.integers(1, 6),
-    data=st.data(),
-)
-def test_scores_are_in_bounds_whatever_is_in_the_columns(name: str, size: int, data: st.DataObject) -> None:
-    needed = {"header-label-affinity-scorer": {"headerName": "h", "labelKey": "k"}}
-    skipped = {"by-label", "utilization-filter"}  # no scorers, with parameters that are needed
-    made = plugin(name, **needed.get(name, {})) if name not in skipped else None
-    if made is None or made.score is None:
-        return
+COMPATIBLE = {
+    one.name: {"headerName": "h", "labelKey": "k"} if one.name.startswith("header-label") else {}
+    for one in (*SCORERS, *CONTEXT_LENGTH)
+}
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_scores_are_in_bounds_whatever_is_in_the_columns(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(COMPATIBLE)))
+    size = data.draw(st.integers(1, 5))
     some: Fleet = fleet(size, ({"k": "v", LENGTH: "1-9"},) * size)
-    for column in ("queue", "running", "kv_usage", "scraped_load", "max_models", "fetched_at"):
+    for column in ("queue", "running", "kv_usage", "max_models", "fetched_at"):
         unsaid = -math.inf if column == "fetched_at" else NAN
         values = st.one_of(st.just(unsaid), st.floats(0, 1e6))
         getattr(some, column)[:size] = data.draw(st.lists(values, min_size=size, max_size=size))
-    for column in ("own", "own_tokens", "untracked", "matched_tokens", "cold_at"):
+    for column in ("own", "own_tokens", "matched_tokens", "cold_at"):
         values = st.floats(0, 1e9)
         getattr(some, column)[:size] = data.draw(st.lists(values, min_size=size, max_size=size))
     asked = Asked(prompt_tokens=data.draw(st.integers(0, 10**7)), headers={"h": "v"})
-    given_scores = made.score(some, all_rows(some), asked, NOW)
-    if given_scores is not None:
-        assert given_scores.shape == (size,)
-        assert np.all((given_scores >= 0.0) & (given_scores <= 1.0)), given_scores
+    score = plugin(name, **COMPATIBLE[name]).score
+    assert score is not None
+    given_scores = score(some, all_rows(some), asked, NOW)
+    assert given_scores is not None
+    assert given_scores.shape == (size,)
+    assert np.all((given_scores >= 0.0) & (given_scores <= 1.0)), given_scores

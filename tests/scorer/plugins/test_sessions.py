@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from random import Random
 from typing import Any
 
 import pytest
@@ -40,7 +41,7 @@ def test_a_token_tells_and_proves_nothing_without_the_key() -> None:
     _, value = token(1)
     assert "10.0" not in value
     assert len(value) == 32
-    assert value != token(1, Means(session_key=b"another"))[1]
+    assert value != token(1, Means(Random(1), b"another"))[1]
     for forged in ("", "10.0.0.2:8000", "MTAuMC4wLjI6ODAwMA==", value[:-1] + "A", value + "," + value):
         back = Asked(headers={"x-session-token": forged})
         assert scores(plugin("session-affinity-scorer"), fleet(3), back) == [0.0, 0.0, 0.0]

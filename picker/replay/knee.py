@@ -1,0 +1,72 @@
+"""Where a trace's load begins to be too much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isnan
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from picker.replay.policies import ROUND_ROBIN, PolicyName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from picker.replay.cases import Case
+    from picker.replay.result import Result
+
+TIMES_WORSE = 5.0
+A_FIFTH = 5.0
+"""At the knee the 90th percentile of the time to first token is so many times that at a fifth of the load."""
+_CLOSE = 1.03
+"""Two levels this near to each other are the same."""
+_MOST_DOUBLINGS = 8
+_P90 = 1
+
+
+def find_knee(case: Case, seeds: Sequence[int], run: Callable[[list[Case]], list[Result]]) -> float:
+    """The highest level at which round robin's TTFT p90 is at most five times its value at a fifth of it.
+
+    The p90 is the mean of those of all seeds. Faults, pages and replicas are left out: round robin sees none
+    of them. ``run`` runs cases side by side.
+    """
+    plain = replace(case, policy=PolicyName(ROUND_ROBIN), faults=(), replicas=1, explain=None)
+
+    def p90(level: float) -> float:
+        results = run([replace(plain.at_level(level), seed=seed) for seed in seeds])
+        return fmean(result.ttft[_P90] for result in results)
+
+    def bearable(level: float) -> bool:
+        loaded, light = p90(level), p90(level / A_FIFTH)
+        return not isnan(loaded) and loaded <= TIMES_WORSE * light
+
+    low = high = _first_guess(case)
+    for _ in range(_MOST_DOUBLINGS):
+        if bearable(high):
+            low, high = high, 2 * high
+        else:
+            break
+    for _ in range(_MOST_DOUBLINGS):
+        if low < high and bearable(low):
+            break
+        low, high = low / 2, low
+    return _narrow(low, high, bearable, whole=bool(case.sessions))
+
+
+def _narrow(low: float, high: float, bearable: Callable[[float], bool], *, whole: bool) -> float:
+    while high / low > _CLOSE and not (whole and high - low <= 1.0):
+        middle = (low * high) ** 0.5
+        if bearable(middle):
+            low = middle
+        else:
+            high = middle
+    return float(round(low)) if whole else low
+
+
+def _first_guess(case: Case) -> float:
+    """A load of which servers could take about twice as much, were there no bursts."""
+    trace = case.source.read()
+    if trace.sessions:
+        return float(4 * case.endpoints)
+    tokens = fmean(request.prompt for request in trace.requests)
+    return 0.5 * case.endpoints * case.model.prefill_rate / (tokens * trace.requests_per_second)
