@@ -69,8 +69,8 @@ class Reflector(Generic[T]):
 
     ``selector`` is a label selector; with ``name`` only the object of that name is asked for.
 
-    ``on_change`` is also called when ``state`` changes; it must not raise. ``items`` is replaced, never
-    changed in place: whoever holds it has what was so then.
+    ``on_change`` is also called when ``state`` or ``refused`` changes; it must not raise. ``items`` is
+    replaced, never changed in place: whoever holds it has what was so then.
 
     Failures are told once, and once when they are over. What the API server forbids (by RBAC) is told
     with the verb and resource that are missing; where only watching is forbidden it is listed instead.
@@ -95,6 +95,8 @@ class Reflector(Generic[T]):
         self.namespace = namespace
         self.name = name
         self.state = State.UNKNOWN
+        self.refused = False
+        """Whether the API server forbids to list them."""
         self.items: Mapping[str, T] = {}
         self._client = client
         self._keep = keep
@@ -208,9 +210,9 @@ class Reflector(Generic[T]):
         else:
             items[name] = kept
 
-    def _become(self, state: State, items: Mapping[str, T]) -> None:
-        if (state, items) != (self.state, self.items):
-            self.state, self.items = state, items
+    def _become(self, state: State, items: Mapping[str, T], *, refused: bool = False) -> None:
+        if (state, items, refused) != (self.state, self.items, self.refused):
+            self.state, self.items, self.refused = state, items, refused
             self._on_change()
 
     # What goes wrong
@@ -224,6 +226,7 @@ class Reflector(Generic[T]):
         if error.status in (_UNAUTHORIZED, _FORBIDDEN):
             self._version = ""  # what cannot be watched is listed again
             self._tell_refused(error)
+            self._become(self.state, self.items, refused=self._verb == "list")
             return self._about(self._pace.slow_retry)
         if error.status == _MISSING:
             return self._not_there()
