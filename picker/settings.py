@@ -27,6 +27,14 @@ from pydantic import (
 )
 
 from picker.addresses import AddressError, HostPort, parse_host_port
+from picker.kube.names import (
+    ObjectName,
+    PodSelector,
+    ServicePort,
+    parse_object_name,
+    parse_pod_selector,
+    parse_service_port,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -35,8 +43,10 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 PREFIX = "PICKER_"
-MEMBERSHIP = ("endpoints", "endpoints_file")
+MEMBERSHIP = ("endpoints", "endpoints_file", "pool", "service", "pods")
 """The settings that say who is in the pool; exactly one is given."""
+LEASED = ("pool", "service")
+"""Those of them whose object gives the Lease its name."""
 
 _SECONDS = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", re.ASCII)
@@ -110,6 +120,9 @@ PositiveSeconds = Annotated[Seconds, Field(gt=0)]
 PositiveBytes = Annotated[ByteSize, Field(gt=0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 PoolMember = Annotated[HostPort, PlainValidator(_host_port)]
+KubernetesObject = Annotated[ObjectName, PlainValidator(parse_object_name)]
+KubernetesService = Annotated[ServicePort, PlainValidator(parse_service_port)]
+KubernetesPods = Annotated[PodSelector, PlainValidator(parse_pod_selector)]
 
 
 class Settings(BaseModel):
@@ -136,6 +149,24 @@ class Settings(BaseModel):
     )
     endpoints_file: Annotated[Path, AfterValidator(_readable_file)] | None = Field(
         None, description="the pool: a YAML file, watched", examples=["endpoints.yaml"]
+    )
+    pool: KubernetesObject | None = Field(
+        None, description="the pool: namespace/name of an InferencePool", examples=["default/llm"]
+    )
+    service: KubernetesService | None = Field(
+        None,
+        description="the pool: namespace/name[:port] of a Service, port as of its EndpointSlices",
+        examples=["default/llm:http"],
+    )
+    pods: KubernetesPods | None = Field(
+        None,
+        description="the pool: namespace/label=value,…:port,… of pods",
+        examples=["default/app=llm:8000"],
+    )
+    leader_election: bool = Field(
+        default=False,
+        description="of several replicas one is ready, by a Lease; with a pool or Service",
+        examples=["true"],
     )
     objects_file: Annotated[Path, AfterValidator(_readable_file)] | None = Field(
         None, description="model rewrites and objectives, watched", examples=["objects.yaml"]
@@ -174,8 +205,8 @@ class Settings(BaseModel):
     metrics_target_port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
         None, description="port of the metrics page [per dialect]", examples=["8080"]
     )
-    metrics_dialect: Annotated[Literal["auto", "ray_serve", "vllm"], BeforeValidator(_lower)] = Field(
-        "auto", description="its names: auto, ray_serve or vllm", examples=["ray_serve"]
+    metrics_dialect: Annotated[Literal["auto", "ray_serve", "haproxy", "vllm"], BeforeValidator(_lower)] = (
+        Field("auto", description="its names: auto, ray_serve, haproxy or vllm", examples=["ray_serve"])
     )
 
     decision_timeout: PositiveSeconds = Field(
@@ -221,6 +252,15 @@ class Settings(BaseModel):
         if len(named) > 1:
             both = " and ".join(variable(name) for name in named)
             raise SettingsError(f"{both} both name the endpoints; unset all but one")
+        return self
+
+    @model_validator(mode="after")
+    def _lease_has_a_name(self) -> Self:
+        if self.leader_election and all(getattr(self, name) is None for name in LEASED):
+            choice = " or ".join(_example(name) for name in LEASED)
+            raise SettingsError(
+                f"{variable('leader_election')} needs an object to be named after: set {choice}"
+            )
         return self
 
     @model_validator(mode="after")
