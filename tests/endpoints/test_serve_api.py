@@ -127,10 +127,8 @@ def test_of_several_ports_of_a_node_the_first_is_its_metrics_page() -> None:
     }
 
 
-_KEYS = (
-    "controller_info actor_id proxies node_ip status applications deployments replicas target_groups protocol "
-    "targets ip port name"
-).split()
+_KEYS = ["controller_info", "actor_id", "proxies", "node_ip", "status", "applications", "deployments"]
+_KEYS += ["replicas", "target_groups", "protocol", "targets", "ip", "port", "name"]
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(["10.0.0.1", "HTTP"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_KEYS), inner, max_size=5),
