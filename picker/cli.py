@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from picker.llm_d_flags import ALIASES, IGNORED, DoubledError, translate, with_double_dashes
+from picker.llm_d_flags import ALIASES, IGNORED, POOL, FlagsError, translate, with_double_dashes
 from picker.observe import logs
 from picker.settings import Settings, SettingsError, default, flag, load, unknown_variables
 
@@ -84,7 +84,7 @@ def _serve(**flags: str | None) -> int:
     try:
         given, ignored = translate({name: value for name, value in flags.items() if value is not None})
         settings = load(given)
-    except (DoubledError, SettingsError) as error:
+    except (FlagsError, SettingsError) as error:
         _refuse(str(error))
     logs.configure(settings.log_level, settings.log_format)
     if ignored:
@@ -106,7 +106,7 @@ _group.add_command(
         callback=_serve,
         params=[
             *(_option(name) for name in Settings.model_fields),
-            *(_llm_d_option(name) for name in (*ALIASES, *IGNORED)),
+            *(_llm_d_option(name) for name in (*ALIASES, *POOL, *IGNORED)),
         ],
         short_help="Answer Envoy's ext_proc streams.",
         help="Answer Envoy's ext_proc streams. Each flag is also an environment variable "

@@ -155,17 +155,17 @@ class Settings(BaseModel):
     )
     service: KubernetesService | None = Field(
         None,
-        description="the pool: namespace/name[:port] of a Service, port as of its EndpointSlices",
+        description="the pool: namespace/name[:port] of a Service",
         examples=["default/llm:http"],
     )
     pods: KubernetesPods | None = Field(
         None,
-        description="the pool: namespace/label=value,…:port,… of pods",
+        description="the pool: namespace/label=value,…:port,…",
         examples=["default/app=llm:8000"],
     )
     leader_election: bool = Field(
         default=False,
-        description="of several replicas one is ready, by a Lease; with a pool or Service",
+        description="one replica of several is ready, by a Lease",
         examples=["true"],
     )
     objects_file: Annotated[Path, AfterValidator(_readable_file)] | None = Field(

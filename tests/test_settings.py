@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from picker.settings import Settings, SettingsError, default, load, unknown_variables, variable
+from picker.settings import MEMBERSHIP, Settings, SettingsError, default, load, unknown_variables, variable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +54,8 @@ def test_an_example_as_shown_is_a_value_that_can_be_given() -> None:
     for name, field in Settings.model_fields.items():
         if name not in needs_files:
             assert field.examples
-            load({}, POOL | {variable(name): str(field.examples[0])})
+            pool = {} if name in MEMBERSHIP else {"PICKER_POOL": "default/llm"}
+            load({}, pool | {variable(name): str(field.examples[0])})
 
 
 def test_a_flag_goes_before_the_variable() -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from picker.addresses import is_port
-from picker.endpoints.pods import Pod, endpoints_of, read_pod
-from picker.kube.resource import INFERENCE_POOLS, PODS
+from picker.endpoints.pods import endpoints_of
+from picker.endpoints.selected import SelectedPods
+from picker.kube.resource import INFERENCE_POOLS
 from picker.kube.watches import Watches
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from picker.endpoints.endpoint import Endpoint
     from picker.kube.client import Json, KubeClient
     from picker.kube.names import ObjectName
-    from picker.kube.watch import Pace, Reflector
+    from picker.kube.watch import Pace
 
 log = logging.getLogger(__name__)
 
@@ -96,29 +97,3 @@ class PoolSource:
             )
         else:
             log.info("the InferencePool exists", extra={"fields": fields})
-
-
-class SelectedPods:
-    """The pods of a label selector that may change."""
-
-    def __init__(self, watches: Watches, namespace: str) -> None:
-        self._watches = watches
-        self._namespace = namespace
-        self._selector: str | None = None
-        self._pods: Reflector[Pod] | None = None
-
-    def by(self, selector: str | None) -> list[Pod] | None:
-        """The pods, none without a selector; None while they are not known.
-
-        Those of another selector are watched from now on, and known after one of the next changes.
-        """
-        if selector != self._selector:
-            if self._pods is not None:
-                self._watches.drop(self._pods)
-            self._selector = selector
-            self._pods = None
-            if selector is not None:
-                self._pods = self._watches.add(PODS, self._namespace, read_pod, selector=selector)
-        if self._pods is None:
-            return []
-        return list(self._pods.items.values()) if self._pods.synced else None

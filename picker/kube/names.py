@@ -5,10 +5,18 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from picker.addresses import is_port
+
+MOST_PORTS = 8
+"""Of a pod, as an InferencePool can have."""
+
 _LONGEST = 253
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*", re.ASCII)
 _NAMESPACE = re.compile(_LABEL, re.ASCII)
+# All that label selectors are written with; what it means is for the API server to say.
+_SELECTOR = re.compile(r"[-A-Za-z0-9_./=!,() ]+", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,5}", re.ASCII)
 _PORT = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,13}[a-z0-9])?", re.ASCII)
 
 
@@ -50,3 +58,27 @@ def parse_service_port(text: str) -> ServicePort:
     if colon and not _PORT.fullmatch(port):
         raise ValueError("should have the name or number of a port after the colon")
     return ServicePort(name, port)
+
+
+class PodSelector(NamedTuple):
+    """The pods of a namespace with certain labels, and the ports that each serves on."""
+
+    namespace: str
+    selector: str
+    ports: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.selector}:{','.join(map(str, self.ports))}"
+
+
+def parse_pod_selector(text: str) -> PodSelector:
+    """Read ``namespace/label=value,label=value:port,port``. Raises ValueError."""
+    pods, _, ports = text.rpartition(":")
+    namespace, _, selector = pods.partition("/")
+    numbers = [int(port) for port in ports.split(",") if _NUMBER.fullmatch(port.strip())]
+    known = _NAMESPACE.fullmatch(namespace) and _SELECTOR.fullmatch(selector)
+    if not known or len(numbers) != ports.count(",") + 1 or not all(map(is_port, numbers)):
+        raise ValueError("should be namespace/label=value,…:port,…")
+    if len(numbers) > MOST_PORTS or len(set(numbers)) != len(numbers):
+        raise ValueError(f"should have 1 to {MOST_PORTS} different ports")
+    return PodSelector(namespace, selector, tuple(numbers))
