@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from picker.background import Background, Feed
 from picker.endpoints.endpoint import EndpointsError
-from picker.endpoints.file import FileSource
-from picker.endpoints.fixed import FixedSource
 from picker.endpoints.roster import Roster
 from picker.extproc.bodies import BodyBudget
 from picker.extproc.session import SessionOptions, Surroundings
+from picker.kube.client import KubeError, connect
+from picker.kube.lease import Election, Term, lease_name, own_identity
+from picker.membership import KUBERNETES, membership, source
 from picker.metrics.scraper import ScrapeOptions, Scraper
 from picker.objects.file import follow_objects
+from picker.objects.kube import follow_pool_objects
 from picker.objects.manifest import ObjectsError
 from picker.objects.rules import Objects
 from picker.observe.breakers import BreakerLog
@@ -43,7 +45,8 @@ from scorer.profile import built_in_profile
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from picker.endpoints.endpoint import Endpoint, Source
+    from picker.endpoints.endpoint import Endpoint
+    from picker.kube.client import KubeClient
     from picker.objects.rules import ObjectSet
     from picker.serving.contract import Transport
     from picker.settings import Settings
@@ -117,16 +120,22 @@ class App:
         """Start everything, serve, drain, stop."""
         settings = self._settings
         scraper = self._scraper()
-        feeds = self._feeds(scraper)
         transport = self._transport()
         drain = Drain(self._health, transport, delay=settings.drain_delay, timeout=settings.drain_timeout)
         stop = _stop_signal(self._loop, drain)
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(Watchdog(self._loop, settings.watchdog))
+            kube = await self._connect(stack)
+            feeds = self._feeds(scraper, kube)
+            for feed in feeds:
+                stack.push_async_callback(feed.close)
             tasks = await stack.enter_async_context(Background())
             for feed in feeds:
-                await _start(feed)
+                if not feed.remote:
+                    await _start(feed)
             port = await self._open_ports(stack, transport)
+            if not await _wait_for_servers(feeds, stop):
+                return
             for feed in feeds:
                 feed.begin()
                 tasks.keep_running(feed.name, feed.follow)
@@ -136,10 +145,45 @@ class App:
             tasks.keep_running("expiry", self._expire)
             await scraper.first_attempts(FIRST_SCRAPES)
             self._health.set_ready(True)
+            election = self._election(kube)
+            if election is not None:
+                tasks.keep_running("leader election", election.run)
             log.info("ready", extra={"fields": {"endpoints": len(self._fleet), "grpc_port": port}})
             await stop.wait()
             log.info("draining", extra={"fields": {"streams": transport.streams_open}})
-            await drain.run()
+            if election is None:
+                await drain.run()
+            else:
+                await asyncio.gather(drain.run(), election.release())
+
+    async def _connect(self, stack: contextlib.AsyncExitStack) -> KubeClient | None:
+        """The client of the Kubernetes API where the settings need one. Raises StartError."""
+        needs = [name for name in KUBERNETES if getattr(self._settings, name) is not None]
+        if not needs:
+            return None
+        try:
+            client = await connect()
+        except KubeError as error:
+            raise StartError(f"{variable(needs[0])}: {error}") from None
+        stack.push_async_callback(client.close)
+        return client
+
+    def _election(self, kube: KubeClient | None) -> Election | None:
+        settings = self._settings
+        pool = settings.pool or (settings.service.service if settings.service else None)
+        if kube is None or pool is None or not settings.leader_election:
+            return None
+        self._health.set_leading(False)
+        return Election(
+            kube,
+            lease_name(pool),
+            own_identity(),
+            changed=self._health.set_leading,
+            random=random.Random(),  # noqa: S311 - spreads requests over time, guards nothing
+            clock=self._loop.time,
+            sleep=asyncio.sleep,
+            term=Term(),
+        )
 
     async def _open_ports(self, stack: contextlib.AsyncExitStack, transport: Transport) -> int:
         """Take every port before anything is said or served; returns ext_proc's. Raises StartError."""
@@ -159,15 +203,20 @@ class App:
             raise StartError(str(error)) from None
         return port
 
-    def _feeds(self, scraper: Scraper) -> list[Feed[Any]]:
+    def _feeds(self, scraper: Scraper, kube: KubeClient | None) -> list[Feed[Any]]:
         """What comes from outside and changes while we run, by the setting that names it."""
         settings = self._settings
-        membership = "endpoints" if settings.endpoints_file is None else "endpoints_file"
-        feeds: list[Feed[Any]] = [Feed(membership, self._source().sets, self._roster(scraper).apply)]
+        members = membership(settings)
+        roster = self._roster(scraper)
+        feeds: list[Feed[Any]] = [
+            Feed(members, source(settings, kube).sets, roster.apply, remote=members in KUBERNETES)
+        ]
         if settings.objects_file is not None:
-            feeds.append(
-                Feed("objects_file", partial(follow_objects, settings.objects_file), self._apply_objects)
-            )
+            follow = partial(follow_objects, settings.objects_file)
+            feeds.append(Feed("objects_file", follow, self._apply_objects))
+        elif settings.pool is not None and kube is not None:
+            follow_pool = partial(follow_pool_objects, kube, settings.pool)
+            feeds.append(Feed("objects of the pool", follow_pool, self._apply_objects, remote=True))
         return feeds
 
     def _scraper(self) -> Scraper:
@@ -226,12 +275,6 @@ class App:
     def _address(self, name: str) -> Address:
         return Address(self._settings.bind or "", getattr(self._settings, name), variable(name))
 
-    def _source(self) -> Source:
-        settings = self._settings
-        if settings.endpoints_file is not None:
-            return FileSource(settings.endpoints_file, metrics_target_port=settings.metrics_target_port)
-        return FixedSource(settings.endpoints or (), metrics_target_port=settings.metrics_target_port)
-
     def _apply_objects(self, objects: ObjectSet) -> None:
         self._objects.replace(objects)
         counts = {"rewrites": len(objects.rewrites), "objectives": len(objects.objectives)}
@@ -251,6 +294,26 @@ async def _start(feed: Feed[Any]) -> None:
         await feed.fetch_first()
     except (EndpointsError, ObjectsError) as error:
         raise StartError(f"{variable(feed.name)}: {error}") from None
+
+
+async def _wait_for_servers(feeds: list[Feed[Any]], stop: asyncio.Event) -> bool:
+    """Have what other servers tell first, however long that takes; False if the process is to stop instead.
+
+    Until then the process lives, so that it is not restarted for what another one lacks, and is not ready.
+    """
+    remote = [feed.fetch_first() for feed in feeds if feed.remote]
+    if not remote:
+        return True
+    first: asyncio.Future[Any] = asyncio.gather(*remote)
+    stopped: asyncio.Future[Any] = asyncio.create_task(stop.wait())
+    await asyncio.wait({first, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if first.done():
+        first.result()
+        return True
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    return False
 
 
 def _stop_signal(loop: asyncio.AbstractEventLoop, drain: Drain) -> asyncio.Event:

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
+import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from picker.kube.client import KubeError
+from picker.kube.names import ObjectName
 from picker.kube.resource import LEASES
 
 if TYPE_CHECKING:
@@ -21,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from picker.kube.client import Json, KubeClient
-    from picker.kube.names import ObjectName
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +43,17 @@ class Term:
     renew: float = 2.0
     look: float = 1.0
     request: float = 3.0
+
+
+def lease_name(pool: ObjectName) -> ObjectName:
+    """The Lease of the pickers of an InferencePool or Service, as the llm-d picker calls it."""
+    return ObjectName(pool.namespace, f"epp-{pool.namespace}-{pool.name}.llm-d.ai")
+
+
+def own_identity() -> str:
+    """A name that no other candidate has, nor this one after a restart."""
+    host = os.environ.get("POD_NAME") or socket.gethostname()
+    return f"{host}_{uuid.uuid4()}"
 
 
 class Election:
