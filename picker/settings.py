@@ -26,7 +26,7 @@ from pydantic import (
     model_validator,
 )
 
-from picker.addresses import AddressError, HostPort, parse_host_port
+from picker.addresses import AddressError, HostPort, SrvName, parse_member
 from picker.kube.names import (
     ObjectName,
     PodSelector,
@@ -81,11 +81,11 @@ def _comma_separated(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
-def _host_port(value: str) -> HostPort:
+def _member(value: str) -> HostPort | SrvName:
     try:
-        return parse_host_port(value)
+        return parse_member(value)
     except AddressError:
-        raise ValueError("should be host:port") from None
+        raise ValueError("should be host:port, or the name of an SRV record") from None
 
 
 def _ip_address(value: str) -> str:
@@ -119,7 +119,7 @@ Seconds = Annotated[float, BeforeValidator(_duration), Field(ge=0, allow_inf_nan
 PositiveSeconds = Annotated[Seconds, Field(gt=0)]
 PositiveBytes = Annotated[ByteSize, Field(gt=0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
-PoolMember = Annotated[HostPort, PlainValidator(_host_port)]
+PoolMember = Annotated[HostPort | SrvName, PlainValidator(_member)]
 KubernetesObject = Annotated[ObjectName, PlainValidator(parse_object_name)]
 KubernetesService = Annotated[ServicePort, PlainValidator(parse_service_port)]
 KubernetesPods = Annotated[PodSelector, PlainValidator(parse_pod_selector)]
@@ -144,7 +144,7 @@ class Settings(BaseModel):
     endpoints: Annotated[tuple[PoolMember, ...], BeforeValidator(_comma_separated)] | None = Field(
         None,
         min_length=1,
-        description="the pool: host:port,host:port,…",
+        description="the pool: host:port,… or names of SRV records",
         examples=["10.0.0.1:8000,10.0.0.2:8000"],
     )
     endpoints_file: Annotated[Path, AfterValidator(_readable_file)] | None = Field(
