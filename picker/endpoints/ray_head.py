@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -50,14 +51,13 @@ class Pace:
     """When the head is asked, in seconds.
 
     Every ``interval`` (the answer costs the head about 20 ms), after a failure every ``retry``. It has
-    ``answer`` for an answer, and ``start`` for the first one, after which the pool begins empty. A head that
-    was restarted knows nobody for a while: that nobody is there is believed after ``empty``.
+    ``answer`` for an answer. A head that was restarted knows nobody for a while: that nobody is there is
+    believed after ``empty``.
     """
 
     interval: float = 5.0
     retry: float = 2.0
     answer: float = 10.0
-    start: float = 5.0
     empty: float = 30.0
 
 
@@ -73,7 +73,8 @@ class HeadView:
 class RayHead:
     """Asks one Ray head for its view of Serve, again and again. ``url`` is ``http://host:port``.
 
-    What it said last stays in force while it cannot be reached, has no Serve, or has just been restarted.
+    What it said last stays in force while it cannot be reached, has no Serve, or has just been restarted. Its
+    first answer is waited for: a gateway can do without a picker that is not ready, not with an empty pool.
     """
 
     def __init__(self, url: str, *, pace: Pace | None = None) -> None:
@@ -86,19 +87,15 @@ class RayHead:
     async def views(self) -> AsyncGenerator[HeadView, None]:
         """Give the view at first and after every change. Raises nothing."""
         pace, loop = self._pace, asyncio.get_running_loop()
-        began = seen = loop.time()
         last: HeadView | None = None
+        seen = -math.inf
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=pace.answer)) as session:
             while True:
-                known = last or HeadView()
-                view = await self._look(session, known)
-                now = loop.time()
+                view = await self._look(session, last or HeadView())
                 if view is not None and view.state.targets:
-                    seen = now
-                emptied = view is not None and not view.state.targets and bool(known.state.targets)
-                if view is None or (emptied and now - seen < pace.empty):
-                    view = known if last is not None or now - began >= pace.start else None
-                if view is not None and view != last:
+                    seen = loop.time()
+                believed = view is not None and (bool(view.state.targets) or loop.time() - seen >= pace.empty)
+                if view is not None and believed and view != last:
                     last = view
                     yield view
                 await asyncio.sleep(min(pace.retry, pace.interval) if self._lost else pace.interval)

@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-FAST = Pace(interval=0.01, retry=0.01, answer=5.0, start=0.05, empty=3600.0)
+FAST = Pace(interval=0.01, retry=0.01, answer=5.0, empty=3600.0)
 
 
 def applications(
@@ -201,12 +201,22 @@ async def test_a_head_that_is_away_is_told_once_and_found_again(caplog: pytest.L
         assert caplog.records[-1].message == "the Ray head tells again who serves"
 
 
-async def test_the_start_does_not_wait_for_ever_for_a_head_that_is_not_there_yet() -> None:
+async def test_the_first_answer_is_waited_for_be_it_that_nobody_serves(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with running(Head()) as head:
         port = int(head.url.rpartition(":")[2])
+    head.answer = applications()
     async with Follower(source(head)) as follower:
-        assert await follower.next() == []
+
+        async def told() -> bool:
+            return bool(caplog.records)
+
+        await eventually(told)
+        assert follower.unread == 0
         async with running(head, port):
+            assert await follower.next() == []
+            head.answer = applications("10.0.0.1:8000")
             assert await follower.next() == ["10.0.0.1:8000"]
 
 
