@@ -234,6 +234,7 @@ class Reflector(Generic[T]):
             # 410: the version is too old to go on from. Others may mean that too, and a list is the way out.
             self._version = ""
         if error.status == _GONE:
+            log.debug("the version is too old to go on from; listing anew", extra={"fields": self._told_as()})
             return 0.0 if self._failures == 1 else self._backoff()
         if self._failures >= _FAILURES_TO_TELL or not self.synced:
             self._tell_lost(error)
