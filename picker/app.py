@@ -18,7 +18,7 @@ from picker.extproc.bodies import BodyBudget
 from picker.extproc.session import SessionOptions, Surroundings
 from picker.kube.client import KubeError, connect
 from picker.kube.lease import Election, Term, lease_name, own_identity
-from picker.membership import KUBERNETES, membership, source
+from picker.membership import KUBERNETES, REMOTE, members, membership
 from picker.metrics.scraper import ScrapeOptions, Scraper
 from picker.objects.file import follow_objects
 from picker.objects.kube import follow_pool_objects
@@ -27,6 +27,7 @@ from picker.objects.rules import Objects
 from picker.observe.breakers import BreakerLog
 from picker.observe.http import HttpError, MetricsServer
 from picker.observe.prometheus import Metrics
+from picker.routing.clusters import ClusterDraw
 from picker.routing.router import Router
 from picker.serving.contract import ServingError
 from picker.serving.drain import Drain
@@ -106,6 +107,7 @@ class App:
         self._settings = settings
         self._loop = loop
         self._fleet = Fleet()
+        self._clusters = ClusterDraw(self._fleet)
         self._metrics = Metrics(self._fleet, loop.time)
         self._router = Router(
             self._fleet,
@@ -170,7 +172,8 @@ class App:
 
     def _election(self, kube: KubeClient | None) -> Election | None:
         settings = self._settings
-        pool = settings.pool or (settings.service.service if settings.service else None)
+        service = settings.service.service if settings.service else None
+        pool = settings.pool or service or settings.ray_service or settings.ray_cluster
         if kube is None or pool is None or not settings.leader_election:
             return None
         self._health.set_leading(False)
@@ -206,11 +209,12 @@ class App:
     def _feeds(self, scraper: Scraper, kube: KubeClient | None) -> list[Feed[Any]]:
         """What comes from outside and changes while we run, by the setting that names it."""
         settings = self._settings
-        members = membership(settings)
+        named = membership(settings)
+        source, weights = members(settings, kube)
         roster = self._roster(scraper)
-        feeds: list[Feed[Any]] = [
-            Feed(members, source(settings, kube).sets, roster.apply, remote=members in KUBERNETES)
-        ]
+        feeds: list[Feed[Any]] = [Feed(named, source.sets, roster.apply, remote=named in REMOTE)]
+        if weights is not None:
+            feeds.append(Feed("weights of clusters", weights, self._clusters.set_weights))
         if settings.objects_file is not None:
             follow = partial(follow_objects, settings.objects_file)
             feeds.append(Feed("objects_file", follow, self._apply_objects))

@@ -26,7 +26,7 @@ from pydantic import (
     model_validator,
 )
 
-from picker.addresses import AddressError, HostPort, SrvName, parse_member
+from picker.addresses import AddressError, HostPort, SrvName, parse_host, parse_member
 from picker.kube.names import (
     ObjectName,
     PodSelector,
@@ -43,14 +43,26 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 PREFIX = "PICKER_"
-MEMBERSHIP = ("endpoints", "endpoints_file", "pool", "service", "pods")
+MEMBERSHIP = (
+    "endpoints",
+    "endpoints_file",
+    "pool",
+    "service",
+    "pods",
+    "ray_service",
+    "ray_cluster",
+    "ray_head",
+)
 """The settings that say who is in the pool; exactly one is given."""
-LEASED = ("pool", "service")
+ENRICHED, ENRICHING = ("pool", "service", "pods"), ("ray_service", "ray_head")
+"""But one of the second may come with one of the first, and then says what is known of its members."""
+LEASED = ("pool", "service", "ray_service", "ray_cluster")
 """Those of them whose object gives the Lease its name."""
 
 _SECONDS = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", re.ASCII)
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PORTS = {"http": 80, "https": 443}
 _SHOWN = 80
 """Characters of a wrong value that an error repeats."""
 
@@ -96,6 +108,15 @@ def _ip_address(value: str) -> str:
     except ValueError:
         raise ValueError("should be an IP address") from None
     return bare
+
+
+def _http_url(value: str) -> str:
+    """``http://host:port`` without anything that a log should not show."""
+    scheme, _, rest = value.strip().partition("://")
+    try:
+        return f"{scheme.lower()}://{parse_host(rest.removesuffix('/'), _PORTS[scheme.lower()])}"
+    except (AddressError, KeyError):
+        raise ValueError("should be http://host:port") from None
 
 
 def _readable_file(value: Path) -> Path:
@@ -162,6 +183,19 @@ class Settings(BaseModel):
         None,
         description="the pool: namespace/label=value,…:port,…",
         examples=["default/app=llm:8000"],
+    )
+    ray_service: KubernetesObject | None = Field(
+        None,
+        description="the pool, or more of it: name of a RayService",
+        examples=["default/llm"],
+    )
+    ray_cluster: KubernetesObject | None = Field(
+        None, description="the pool: name of a RayCluster", examples=["default/llm-raycluster"]
+    )
+    ray_head: Annotated[str, AfterValidator(_http_url)] | None = Field(
+        None,
+        description="the pool, or more of it: http://ray-head:8265",
+        examples=["http://10.0.0.1:8265"],
     )
     leader_election: bool = Field(
         default=False,
@@ -246,6 +280,8 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _one_membership(self) -> Self:
         named = [name for name in MEMBERSHIP if getattr(self, name) is not None]
+        if len(named) == 2 and named[0] in ENRICHED and named[1] in ENRICHING:  # noqa: PLR2004 - a pair
+            return self
         if not named:
             choice = " or ".join(_example(name) for name in MEMBERSHIP)
             raise SettingsError(f"no endpoints: set {choice}")
