@@ -165,7 +165,7 @@ class Settings(BaseModel):
     endpoints: Annotated[tuple[PoolMember, ...], BeforeValidator(_comma_separated)] | None = Field(
         None,
         min_length=1,
-        description="the pool: host:port,… or names of SRV records",
+        description="the pool: host:port,… or SRV names",
         examples=["10.0.0.1:8000,10.0.0.2:8000"],
     )
     endpoints_file: Annotated[Path, AfterValidator(_readable_file)] | None = Field(
@@ -186,15 +186,15 @@ class Settings(BaseModel):
     )
     ray_service: KubernetesObject | None = Field(
         None,
-        description="the pool, or more of it: name of a RayService",
+        description="the pool, or more on it: a RayService's name",
         examples=["default/llm"],
     )
     ray_cluster: KubernetesObject | None = Field(
-        None, description="the pool: name of a RayCluster", examples=["default/llm-raycluster"]
+        None, description="the pool: a RayCluster's name", examples=["default/llm-raycluster"]
     )
     ray_head: Annotated[str, AfterValidator(_http_url)] | None = Field(
         None,
-        description="the pool, or more of it: http://ray-head:8265",
+        description="the pool, or more on it: http://host:8265",
         examples=["http://10.0.0.1:8265"],
     )
     leader_election: bool = Field(
