@@ -73,7 +73,7 @@ class Turn:
     """What was drawn for a request, to be kept while it is under way.
 
     ``cluster`` was drawn; ``None``: there was nothing to draw. ``served`` is whose endpoints may be chosen:
-    another one after a spill. ``counts`` are the rotations in which this is a turn, once it is taken.
+    another one after a spill. ``counts`` are the rotations in which it is a turn once it is taken.
     """
 
     cluster: str | None = None
@@ -138,8 +138,8 @@ class ClusterDraw:
     ) -> Drawn:
         """Of the candidates ``rows``, of which ``eligible_rows`` should get a request, those of one cluster.
 
-        Nothing is counted before :meth:`took`, so a request that is refused afterwards, or whose scoring
-        fails, is no turn. ``kept`` is the turn of a decision that this one replaces: its cluster is drawn
+        Nothing is counted before :meth:`took`, so explaining is no turn, nor is a request whose scoring fails.
+        ``kept`` is the turn of a decision that this one replaces: its cluster is drawn
         again, and not counted again. ``held`` are rows that hold the request's session or prefix, the
         best first; they matter only if ``sticky``.
         """
@@ -167,7 +167,7 @@ class ClusterDraw:
         return self._instead(eligible_rows, cluster, counts)
 
     def took(self, turn: Turn) -> None:
-        """The request was sent to an endpoint of this turn."""
+        """The request was answered, be it by a refusal: else it would be that cluster's turn for ever."""
         for rotation, member in turn.counts:
             rotation.took(member)
 
