@@ -138,10 +138,10 @@ class ClusterDraw:
     ) -> Drawn:
         """Of the candidates ``rows``, of which ``eligible_rows`` should get a request, those of one cluster.
 
-        Nothing is counted before :meth:`took`, so explaining is no turn, nor is a request whose scoring fails.
-        ``kept`` is the turn of a decision that this one replaces: its cluster is drawn
-        again, and not counted again. ``held`` are rows that hold the request's session or prefix, the
-        best first; they matter only if ``sticky``.
+        Nothing is counted before :meth:`took`: explaining is no turn, nor is a request whose scoring fails.
+        ``kept`` is the turn of a decision that this one replaces: its cluster is drawn again, and not
+        counted again. ``held`` are rows that hold the request's session or prefix, the best first; they
+        matter only if ``sticky``.
         """
         if not self._weights:
             return Drawn(eligible_rows, _ONE_POOL)

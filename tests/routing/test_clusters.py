@@ -254,10 +254,10 @@ def test_whoever_comes_and_goes_a_draw_gives_one_cluster_with_a_weight_if_there_
     pool = Pool("")
     pool.draw.set_weights({"a": 3, "b": 2, "c": 1, "d": 0})
     names: dict[int, str] = {}
-    for sign, name in steps:
+    for number, (sign, name) in enumerate(steps):
         if sign == "+":
             labels = {} if name == "." else {CLUSTER_LABEL: name}
-            names[pool.fleet.add(f"10.0.1.{len(names)}:{len(pool.fleet) + 1}{name}", labels).row] = name
+            names[pool.fleet.add(f"10.0.1.1:{number + 1}", labels).row] = name
         else:
             for row in [row for row, there in names.items() if there == name]:
                 pool.fleet.remove(pool.fleet.slot_at(row))
