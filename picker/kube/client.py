@@ -28,6 +28,8 @@ CONNECT_TIMEOUT = 5.0
 """Seconds for a connection to the API server."""
 REQUEST_TIMEOUT = 10.0
 """Seconds for a whole answer, other than a watch's."""
+_MOST_LINE_BYTES = 4 << 20
+"""The API server takes objects up to 3 MiB."""
 _MOST_ERROR_BYTES = 64 * 1024
 _MOST_ERROR_CHARACTERS = 200
 _FIRST_ERROR_STATUS = 400
@@ -169,15 +171,27 @@ def parse(raw: bytes) -> Json:
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+    """Split here, for aiohttp's own reading of lines is bounded by an error that is none of its client's."""
+    parts: list[bytes] = []
+    size = 0
     with _errors():
-        async for line in response.content:
-            yield line
+        async for chunk in response.content.iter_any():
+            *ended, rest = chunk.split(b"\n")
+            for line in ended:
+                yield b"".join([*parts, line])
+                parts, size = [], 0
+            parts.append(rest)
+            size += len(rest)
+            if size > _MOST_LINE_BYTES:
+                raise KubeError(f"a line is longer than {_MOST_LINE_BYTES >> 20} MiB")
+    if size:
+        yield b"".join(parts)
 
 
 @contextlib.contextmanager
 def _errors(*more: type[Exception]) -> Iterator[None]:
     """Make every way in which an answer can fail to come a KubeError."""
-    # ValueError: a line is too long.
+    # ValueError: an address that is none, in a configuration.
     failures: tuple[type[Exception], ...] = (aiohttp.ClientError, OSError, ValueError, *more)
     try:
         yield
