@@ -7,7 +7,7 @@ BIN := .venv/bin
 GENERATE := $(BIN)/python proto/generate.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench proto python
+.PHONY: help setup demo test lint bench proto kube python
 .DELETE_ON_ERROR:
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make bench   what the picker costs, through a real Envoy"
 	@echo "make proto   write picker/extproc/_generated from proto/"
 	@echo "make setup   .venv with everything for these"
+	@echo "make kube    a Kubernetes API server for the tests that need one: needs Go, takes some ten minutes once"
 	@echo "make python  the interpreter that .venv is made with"
 
 setup: .venv/dev.stamp
@@ -40,6 +41,9 @@ bench: .venv/demo.stamp
 
 proto: .venv/dev.stamp
 	$(GENERATE)
+
+kube: .venv/dev.stamp
+	nice $(BIN)/python -m tests.support.kube.build
 
 python:
 	@echo $(PYTHON)

@@ -14,6 +14,8 @@ _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 # The last label of a name is never all digits (RFC 1123 2.1), so that no mistyped IPv4 address passes.
 _NAME = re.compile(rf"(?:{_LABEL}\.)*(?![0-9]+\.?\Z){_LABEL}\.?", re.ASCII)
 _LONGEST_NAME = 254
+_SRV_PREFIX = "srv+"
+_SRV_NAME = re.compile(r"_[^.:]+\._(?:tcp|udp)\.[^:]+", re.ASCII | re.IGNORECASE)
 _BRACKETED = re.compile(r"\[([^\[\]]*)\](?::(.*))?", re.DOTALL)
 
 
@@ -29,6 +31,28 @@ class HostPort(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class SrvName(NamedTuple):
+    """The name of DNS records (SRV) that tell hosts and their ports."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"{_SRV_PREFIX}{self.name}"
+
+
+def parse_member(text: str) -> HostPort | SrvName:
+    """Read ``host:port``, or an SRV name: ``_http._tcp.name``, ``srv+name``. Raises AddressError."""
+    bare = text.removeprefix(_SRV_PREFIX)
+    if bare != text or _SRV_NAME.fullmatch(text):
+        name = _name(bare)
+        if not name or parse_ip(name):
+            raise AddressError(
+                f"{_shown(text)} is not the name of an SRV record, e.g. _http._tcp.example.com"
+            )
+        return SrvName(name)
+    return parse_host_port(text)
 
 
 def parse_host_port(text: str) -> HostPort:

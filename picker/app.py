@@ -14,17 +14,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from picker.background import Background, Feed
-from picker.endpoints import eds
 from picker.endpoints.endpoint import EndpointsError
-from picker.endpoints.envoy_admin import UnixSocketAdmin
-from picker.endpoints.file import FileSource
-from picker.endpoints.fixed import FixedSource
 from picker.endpoints.roster import Roster
 from picker.extproc.bodies import BodyBudget
 from picker.extproc.session import SessionOptions, Surroundings
 from picker.inference.surfaces import EVERY_SURFACE, Surfaces
+from picker.kube.client import KubeError, connect
+from picker.kube.lease import Election, Term, lease_name, own_identity
+from picker.membership import KUBERNETES, REMOTE, members, membership
 from picker.metrics.scraper import ScrapeOptions, Scraper
 from picker.objects.file import follow_objects
+from picker.objects.kube import follow_pool_objects
 from picker.objects.manifest import ObjectsError
 from picker.objects.rules import Objects
 from picker.observe.breakers import BreakerLog
@@ -33,6 +33,7 @@ from picker.observe.http_port import HttpError, Place
 from picker.observe.prometheus import Metrics
 from picker.policy_file import PolicyFileError, follow_policy, log_change, parse_policy
 from picker.policy_file import means as policy_means
+from picker.routing.clusters import ClusterDraw
 from picker.routing.router import Router
 from picker.serving.contract import ServingError
 from picker.serving.drain import Drain
@@ -52,7 +53,8 @@ from scorer.profile import built_in_profile
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from picker.endpoints.endpoint import Endpoint, Source
+    from picker.endpoints.endpoint import Endpoint
+    from picker.kube.client import KubeClient
     from picker.objects.rules import ObjectSet
     from picker.serving.contract import Transport
     from picker.settings import Settings
@@ -113,6 +115,7 @@ class App:
         self._settings = settings
         self._loop = loop
         self._fleet = Fleet()
+        self._clusters = ClusterDraw(self._fleet)
         self._metrics = Metrics(self._fleet, loop.time)
         self._router = Router(
             self._fleet,
@@ -132,16 +135,22 @@ class App:
         settings = self._settings
         scraper = self._scraper()
         streams = self._streams()
-        feeds = self._feeds(scraper, streams)
         transport = self._transport(streams)
         drain = Drain(self._health, transport, delay=settings.drain_delay, timeout=settings.drain_timeout)
         stop = _stop_signal(self._loop, drain)
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(Watchdog(self._loop, settings.watchdog))
+            kube = await self._connect(stack)
+            feeds = self._feeds(scraper, streams, kube)
+            for feed in feeds:
+                stack.push_async_callback(feed.close)
             tasks = await stack.enter_async_context(Background())
             for feed in feeds:
-                await _start(feed)
+                if not feed.remote:
+                    await _start(feed)
             port = await self._open_ports(stack, transport)
+            if not await _wait_for_servers(feeds, stop):
+                return
             for feed in feeds:
                 feed.begin()
                 tasks.keep_running(feed.name, feed.follow)
@@ -151,10 +160,46 @@ class App:
             tasks.keep_running("expiry", self._expire)
             await scraper.first_attempts(FIRST_SCRAPES)
             self._health.set_ready(True)
+            election = self._election(kube)
+            if election is not None:
+                tasks.keep_running("leader election", election.run)
             log.info("ready", extra={"fields": {"endpoints": len(self._fleet), "grpc_port": port}})
             await stop.wait()
             log.info("draining", extra={"fields": {"streams": transport.streams_open}})
-            await drain.run()
+            if election is None:
+                await drain.run()
+            else:
+                await asyncio.gather(drain.run(), election.release())
+
+    async def _connect(self, stack: contextlib.AsyncExitStack) -> KubeClient | None:
+        """The client of the Kubernetes API where the settings need one. Raises StartError."""
+        needs = [name for name in KUBERNETES if getattr(self._settings, name) is not None]
+        if not needs:
+            return None
+        try:
+            client = await connect()
+        except KubeError as error:
+            raise StartError(f"{variable(needs[0])}: {error}") from None
+        stack.push_async_callback(client.close)
+        return client
+
+    def _election(self, kube: KubeClient | None) -> Election | None:
+        settings = self._settings
+        service = settings.service.service if settings.service else None
+        pool = settings.pool or service or settings.ray_service or settings.ray_cluster
+        if kube is None or pool is None or not settings.leader_election:
+            return None
+        self._health.set_leading(False)
+        return Election(
+            kube,
+            lease_name(pool),
+            own_identity(),
+            changed=self._health.set_leading,
+            random=random.Random(),  # noqa: S311 - spreads requests over time, guards nothing
+            clock=self._loop.time,
+            sleep=asyncio.sleep,
+            term=Term(),
+        )
 
     async def _open_ports(self, stack: contextlib.AsyncExitStack, transport: Transport) -> int:
         """Take every port before anything is said or served; returns ext_proc's. Raises StartError."""
@@ -174,19 +219,25 @@ class App:
             raise StartError(str(error)) from None
         return port
 
-    def _feeds(self, scraper: Scraper, streams: Streams) -> list[Feed[Any]]:
+    def _feeds(self, scraper: Scraper, streams: Streams, kube: KubeClient | None) -> list[Feed[Any]]:
         """What comes from outside and changes while we run, by the setting that names it."""
         settings = self._settings
-        membership = "endpoints" if settings.endpoints_file is None else "endpoints_file"
-        feeds: list[Feed[Any]] = [Feed(membership, self._source().sets, self._roster(scraper).apply)]
+        named = membership(settings)
+        source, weights = members(settings, kube)
+        roster = self._roster(scraper)
+        feeds: list[Feed[Any]] = [Feed(named, source.sets, roster.apply, remote=named in REMOTE)]
+        if weights is not None:
+            feeds.append(Feed("weights of clusters", weights, self._clusters.set_weights))
         if settings.objects_file is not None:
-            feeds.append(
-                Feed("objects_file", partial(follow_objects, settings.objects_file), self._apply_objects)
-            )
+            follow = partial(follow_objects, settings.objects_file)
+            feeds.append(Feed("objects_file", follow, self._apply_objects))
+        elif settings.pool is not None and kube is not None:
+            follow_pool = partial(follow_pool_objects, kube, settings.pool)
+            feeds.append(Feed("objects of the pool", follow_pool, self._apply_objects, remote=True))
         apply_policy = partial(self._apply_policy, streams)
         if settings.config_file is not None:
-            follow = partial(follow_policy, settings.config_file, self._policy_means)
-            feeds.append(Feed("config_file", follow, apply_policy))
+            follow_file = partial(follow_policy, settings.config_file, self._policy_means)
+            feeds.append(Feed("config_file", follow_file, apply_policy))
         elif settings.config_text is not None:
             apply_policy(self._given_policy(settings.config_text))
         return feeds
@@ -257,20 +308,6 @@ class App:
     def _address(self, name: str) -> Address:
         return Address(self._settings.bind or "", getattr(self._settings, name), variable(name))
 
-    def _source(self) -> Source:
-        settings = self._settings
-        source = self._membership()
-        if settings.eds_file is None:
-            return source
-        admin = UnixSocketAdmin(settings.envoy_admin, eds.RESOURCE) if settings.envoy_admin else None
-        return eds.PublishedSource(source, eds.EdsFile(settings.eds_file), admin)
-
-    def _membership(self) -> Source:
-        settings = self._settings
-        if settings.endpoints_file is not None:
-            return FileSource(settings.endpoints_file, metrics_target_port=settings.metrics_target_port)
-        return FixedSource(settings.endpoints or (), metrics_target_port=settings.metrics_target_port)
-
     def _apply_policy(self, streams: Streams, policy: Policy) -> None:
         """Choose by it from the next request on. Prompts are compared in blocks of one size for good."""
         router, settings, old = self._router, self._settings, self._policy
@@ -309,6 +346,26 @@ def _session_key(settings: Settings) -> bytes:
     if settings.session_key is None:
         return secrets.token_bytes()
     return settings.session_key.get_secret_value().encode()
+
+
+async def _wait_for_servers(feeds: list[Feed[Any]], stop: asyncio.Event) -> bool:
+    """Have what other servers tell first, however long that takes; False if the process is to stop instead.
+
+    Until then the process lives, so that it is not restarted for what another one lacks, and is not ready.
+    """
+    remote = [feed.fetch_first() for feed in feeds if feed.remote]
+    if not remote:
+        return True
+    first: asyncio.Future[Any] = asyncio.gather(*remote)
+    stopped: asyncio.Future[Any] = asyncio.create_task(stop.wait())
+    await asyncio.wait({first, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if first.done():
+        first.result()
+        return True
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    return False
 
 
 def _stop_signal(loop: asyncio.AbstractEventLoop, drain: Drain) -> asyncio.Event:

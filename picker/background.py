@@ -51,12 +51,19 @@ class Feed(Generic[T]):
     """A stream of values that each replace the last: the first is waited for, the rest are followed.
 
     ``values`` opens the stream; opened again after a fault, it begins with what is then in force.
+    ``remote``: the first value may take any time, for it comes from a server that may be down.
     """
 
     def __init__(
-        self, name: str, values: Callable[[], AsyncGenerator[T, None]], apply: Callable[[T], None]
+        self,
+        name: str,
+        values: Callable[[], AsyncGenerator[T, None]],
+        apply: Callable[[T], None],
+        *,
+        remote: bool = False,
     ) -> None:
         self.name = name
+        self.remote = remote
         self._open = values
         self._values = values()
         self._apply = apply
@@ -70,6 +77,10 @@ class Feed(Generic[T]):
         """Put the first value in force."""
         if self._first is not None:
             self._apply(self._first[0])
+
+    async def close(self) -> None:
+        """End the stream; nobody may be following it."""
+        await self._values.aclose()
 
     async def follow(self) -> None:
         """Put every later value in force as it comes."""

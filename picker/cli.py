@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from picker.commands import explain, gateway, top
+from picker.commands import check_config, explain, gateway, top
 from picker.commands.errors import WRONG_CALL, refuse
-from picker.llm_d_flags import ALIASES, IGNORED, DoubledError, translate, with_double_dashes
+from picker.llm_d_flags import ALIASES, IGNORED, POOL, FlagsError, translate, with_double_dashes
 from picker.observe import logs
 from picker.settings import Settings, SettingsError, default, flag, load, unknown_variables
 
@@ -81,7 +80,7 @@ def _serve(**flags: str | None) -> int:
     try:
         given, ignored = translate({name: value for name, value in flags.items() if value is not None})
         settings = load(given)
-    except (DoubledError, SettingsError) as error:
+    except (FlagsError, SettingsError) as error:
         refuse(str(error))
     logs.configure(settings.log_level, settings.log_format)
     if ignored:
@@ -97,7 +96,7 @@ def _serve(**flags: str | None) -> int:
         refuse(str(error))
 
 
-for _module in (gateway, explain, top):
+for _module in (gateway, explain, top, check_config):
     _group.add_command(_module.command)
 
 _group.add_command(
@@ -106,7 +105,7 @@ _group.add_command(
         callback=_serve,
         params=[
             *(_option(name) for name in Settings.model_fields),
-            *(_llm_d_option(name) for name in (*ALIASES, *IGNORED)),
+            *(_llm_d_option(name) for name in (*ALIASES, *POOL, *IGNORED)),
         ],
         short_help="Answer Envoy's ext_proc streams.",
         help="Answer Envoy's ext_proc streams. Each flag is also an environment variable "
@@ -127,22 +126,3 @@ def _replay(context: click.Context, arguments: tuple[str, ...]) -> None:
     from picker.replay.command import replay  # noqa: PLC0415 (numpy: 0.3 s that --help need not take)
 
     replay.main([*arguments], context.command_path, standalone_mode=False)
-
-
-@_group.command("check-config", short_help="Say what a policy file comes to, or what is wrong with it.")
-@click.argument("file", type=click.Path(path_type=Path))
-def _check_config(file: Path) -> int:
-    """Say what the policy in FILE comes to; with 2 as exit code each mistake in it, in a line of its own."""
-    from picker import policy_file  # noqa: PLC0415 (numpy: 0.2 s that --help need not take)
-
-    try:
-        policy = policy_file.check(file)
-    except policy_file.PolicyFileError as error:
-        for line in error.lines[:-1]:
-            click.echo(f"serve-picker: {line}", err=True)
-        _refuse(error.lines[-1])
-    click.echo(f"{file} can be used")
-    told = [*policy_file.summary(policy), *(("note", note) for note in policy.notes)]
-    for name, text in (*told, *(("warning", warning) for warning in policy.warnings)):
-        click.echo(f"  {name:<10}  {text}")
-    return 0

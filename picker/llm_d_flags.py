@@ -6,27 +6,30 @@ call alike (``--grpc-port``, ``--config-file``, …) is in :mod:`picker.settings
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-ALIASES: Final = {"grpc-health-port": "health_port", "refresh-metrics-interval": "metrics_interval"}
+ALIASES: Final = {
+    "grpc-health-port": "health_port",
+    "refresh-metrics-interval": "metrics_interval",
+    "ha-enable-leader-election": "leader_election",
+}
 """Flags by the setting they mean."""
 
-_NO_KUBERNETES = "the pool is PICKER_ENDPOINTS or PICKER_ENDPOINTS_FILE"
+POOL: Final = ("pool-name", "pool-namespace", "endpoint-selector", "endpoint-target-ports")
+"""Flags that together mean a setting."""
+
 _OWN_METRICS = "the metrics page is plain HTTP for everybody; bind it by PICKER_BIND"
 _OWN_LOGS = "see PICKER_LOG_LEVEL and PICKER_LOG_FORMAT"
 _OWN_TLS = "TLS is 1.2 or later with gRPC's ciphers"
 _OWN_LIMITS = "messages are bounded by PICKER_MAX_BODY"
 
 IGNORED: Final = {
-    "pool-name": _NO_KUBERNETES,
-    "pool-namespace": _NO_KUBERNETES,
-    "pool-group": _NO_KUBERNETES,
-    "endpoint-selector": _NO_KUBERNETES,
-    "endpoint-target-ports": _NO_KUBERNETES,
+    "pool-group": "pools are those of inference.networking.k8s.io",
     "disable-endpoint-subset-filter": "the gateway's subset is always heeded",
     "emit-endpoint-scores": "no scores are sent to the gateway",
     "enable-cert-reload": "certificates are always reloaded",
@@ -35,7 +38,6 @@ IGNORED: Final = {
     "health-checking": "health is always on both ports",
     "refresh-prometheus-metrics-interval": "gauges are read when the page is asked for",
     "metrics-staleness-threshold": "old pages are discounted step by step",
-    "ha-enable-leader-election": "every replica answers",
     "metrics-endpoint-auth": _OWN_METRICS,
     "metrics-cert-dir": _OWN_METRICS,
     "metrics-client-ca-file": _OWN_METRICS,
@@ -58,8 +60,8 @@ IGNORED: Final = {
 _SINGLE_DASH: Final = re.compile(r"-(?!v\d)[A-Za-z][A-Za-z0-9_-]+(?==|$)")
 
 
-class DoubledError(Exception):
-    """A setting is given by both of its flags; one line."""
+class FlagsError(Exception):
+    """Flags do not go together; one line."""
 
 
 def with_double_dashes(args: Iterable[str]) -> list[str]:
@@ -72,19 +74,42 @@ def parameter(flag: str) -> str:
     return flag.replace("-", "_")
 
 
-def translate(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+def translate(
+    given: Mapping[str, str], environ: Mapping[str, str] | None = None
+) -> tuple[dict[str, str], dict[str, str]]:
     """From all flags, by :func:`parameter`, to those of settings; and the ignored ones with the reason.
 
-    Raises DoubledError.
+    Raises FlagsError.
     """
     settings = dict(given)
+    _translate_pool(settings, os.environ if environ is None else environ)
     for flag, setting in ALIASES.items():
         value = settings.pop(parameter(flag), None)
         if value is None:
             continue
-        if setting in settings:
-            own = setting.replace("_", "-")
-            raise DoubledError(f"--{flag} and --{own} are the same setting; give one of the two")
-        settings[setting] = value
+        _set_once(settings, setting, value, flag)
     ignored = {flag: why for flag, why in IGNORED.items() if settings.pop(parameter(flag), None) is not None}
     return settings, ignored
+
+
+def _translate_pool(settings: dict[str, str], environ: Mapping[str, str]) -> None:
+    """Put the settings in the place of the flags that name an InferencePool, or pods by their labels."""
+    name, namespace, selector, ports = (settings.pop(parameter(flag), "").strip() for flag in POOL)
+    namespace = namespace or environ.get("NAMESPACE", "") or "default"
+    if selector or ports:
+        if not (selector and ports):
+            raise FlagsError("--endpoint-selector and --endpoint-target-ports need each other; give both")
+        if name:
+            raise FlagsError(
+                "--pool-name and --endpoint-selector both name the endpoints; give one of the two"
+            )
+        _set_once(settings, "pods", f"{namespace}/{selector}:{ports}", "endpoint-selector")
+    elif name:
+        _set_once(settings, "pool", f"{namespace}/{name}", "pool-name")
+
+
+def _set_once(settings: dict[str, str], setting: str, value: str, flag: str) -> None:
+    if setting in settings:
+        own = setting.replace("_", "-")
+        raise FlagsError(f"--{flag} and --{own} are the same setting; give one of the two")
+    settings[setting] = value

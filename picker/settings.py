@@ -27,7 +27,15 @@ from pydantic import (
     model_validator,
 )
 
-from picker.addresses import AddressError, HostPort, parse_host_port
+from picker.addresses import AddressError, HostPort, SrvName, parse_host, parse_member
+from picker.kube.names import (
+    ObjectName,
+    PodSelector,
+    ServicePort,
+    parse_object_name,
+    parse_pod_selector,
+    parse_service_port,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -36,13 +44,27 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 PREFIX = "PICKER_"
-MEMBERSHIP = ("endpoints", "endpoints_file")
+MEMBERSHIP = (
+    "endpoints",
+    "endpoints_file",
+    "pool",
+    "service",
+    "pods",
+    "ray_service",
+    "ray_cluster",
+    "ray_head",
+)
 """The settings that say who is in the pool; exactly one is given."""
+ENRICHED, ENRICHING = ("pool", "service", "pods"), ("ray_service", "ray_head")
+"""But one of the second may come with one of the first, and then says what is known of its members."""
+LEASED = ("pool", "service", "ray_service", "ray_cluster")
+"""Those of them whose object gives the Lease its name."""
 
 _SECONDS = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", re.ASCII)
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SHORTEST_KEY = 16
+_PORTS = {"http": 80, "https": 443}
 _SHOWN = 80
 """Characters of a wrong value that an error repeats."""
 
@@ -73,11 +95,11 @@ def _comma_separated(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
-def _host_port(value: str) -> HostPort:
+def _member(value: str) -> HostPort | SrvName:
     try:
-        return parse_host_port(value)
+        return parse_member(value)
     except AddressError:
-        raise ValueError("should be host:port") from None
+        raise ValueError("should be host:port, or the name of an SRV record") from None
 
 
 def _ip_address(value: str) -> str:
@@ -88,6 +110,15 @@ def _ip_address(value: str) -> str:
     except ValueError:
         raise ValueError("should be an IP address") from None
     return bare
+
+
+def _http_url(value: str) -> str:
+    """``http://host:port`` without anything that a log should not show."""
+    scheme, _, rest = value.strip().partition("://")
+    try:
+        return f"{scheme.lower()}://{parse_host(rest.removesuffix('/'), _PORTS[scheme.lower()])}"
+    except (AddressError, KeyError):
+        raise ValueError("should be http://host:port") from None
 
 
 def _readable_file(value: Path) -> Path:
@@ -125,7 +156,10 @@ Seconds = Annotated[float, BeforeValidator(_duration), Field(ge=0, allow_inf_nan
 PositiveSeconds = Annotated[Seconds, Field(gt=0)]
 PositiveBytes = Annotated[ByteSize, Field(gt=0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
-PoolMember = Annotated[HostPort, PlainValidator(_host_port)]
+PoolMember = Annotated[HostPort | SrvName, PlainValidator(_member)]
+KubernetesObject = Annotated[ObjectName, PlainValidator(parse_object_name)]
+KubernetesService = Annotated[ServicePort, PlainValidator(parse_service_port)]
+KubernetesPods = Annotated[PodSelector, PlainValidator(parse_pod_selector)]
 
 
 class Settings(BaseModel):
@@ -147,11 +181,42 @@ class Settings(BaseModel):
     endpoints: Annotated[tuple[PoolMember, ...], BeforeValidator(_comma_separated)] | None = Field(
         None,
         min_length=1,
-        description="the pool: host:port,host:port,…",
+        description="the pool: host:port,… or SRV names",
         examples=["10.0.0.1:8000,10.0.0.2:8000"],
     )
     endpoints_file: Annotated[Path, AfterValidator(_readable_file)] | None = Field(
         None, description="the pool: a YAML file, watched", examples=["endpoints.yaml"]
+    )
+    pool: KubernetesObject | None = Field(
+        None, description="the pool: namespace/name of an InferencePool", examples=["default/llm"]
+    )
+    service: KubernetesService | None = Field(
+        None,
+        description="the pool: namespace/name[:port] of a Service",
+        examples=["default/llm:http"],
+    )
+    pods: KubernetesPods | None = Field(
+        None,
+        description="the pool: namespace/label=value,…:port,…",
+        examples=["default/app=llm:8000"],
+    )
+    ray_service: KubernetesObject | None = Field(
+        None,
+        description="the pool, or more on it: a RayService's name",
+        examples=["default/llm"],
+    )
+    ray_cluster: KubernetesObject | None = Field(
+        None, description="the pool: a RayCluster's name", examples=["default/llm-raycluster"]
+    )
+    ray_head: Annotated[str, AfterValidator(_http_url)] | None = Field(
+        None,
+        description="the pool, or more on it: http://host:8265",
+        examples=["http://10.0.0.1:8265"],
+    )
+    leader_election: bool = Field(
+        default=False,
+        description="one replica of several is ready, by a Lease",
+        examples=["true"],
     )
     objects_file: Annotated[Path, AfterValidator(_readable_file)] | None = Field(
         None, description="model rewrites and objectives, watched", examples=["objects.yaml"]
@@ -217,8 +282,8 @@ class Settings(BaseModel):
     metrics_target_port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
         None, description="port of the metrics page [per dialect]", examples=["8080"]
     )
-    metrics_dialect: Annotated[Literal["auto", "ray_serve", "vllm"], BeforeValidator(_lower)] = Field(
-        "auto", description="its names: auto, ray_serve or vllm", examples=["ray_serve"]
+    metrics_dialect: Annotated[Literal["auto", "ray_serve", "haproxy", "vllm"], BeforeValidator(_lower)] = (
+        Field("auto", description="its names: auto, ray_serve, haproxy or vllm", examples=["ray_serve"])
     )
 
     decision_timeout: PositiveSeconds = Field(
@@ -258,6 +323,8 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _one_membership(self) -> Self:
         named = [name for name in MEMBERSHIP if getattr(self, name) is not None]
+        if len(named) == 2 and named[0] in ENRICHED and named[1] in ENRICHING:  # noqa: PLR2004 - a pair
+            return self
         if not named:
             choice = " or ".join(_example(name) for name in MEMBERSHIP)
             raise SettingsError(f"no endpoints: set {choice}")
@@ -271,6 +338,15 @@ class Settings(BaseModel):
         if self.config_file is not None and self.config_text is not None:
             both = f"{variable('config_file')} and {variable('config_text')}"
             raise SettingsError(f"{both} both give the policy; unset one")
+        return self
+
+    @model_validator(mode="after")
+    def _lease_has_a_name(self) -> Self:
+        if self.leader_election and all(getattr(self, name) is None for name in LEASED):
+            choice = " or ".join(_example(name) for name in LEASED)
+            raise SettingsError(
+                f"{variable('leader_election')} needs an object to be named after: set {choice}"
+            )
         return self
 
     @model_validator(mode="after")

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from picker.addresses import AddressError, HostPort, parse_host, parse_host_port, parse_ip
+from picker.addresses import (
+    AddressError,
+    HostPort,
+    SrvName,
+    parse_host,
+    parse_host_port,
+    parse_ip,
+    parse_member,
+)
 
 
 @pytest.mark.parametrize(
@@ -95,3 +103,23 @@ def test_garbage_is_an_address_error_or_reads_back_the_same(text: str) -> None:
             message = ""
             assert parse_host_port(str(address)) == address
         assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "member"),
+    [
+        ("Ray-Head:8000", HostPort("ray-head", 8000)),
+        ("_http._tcp.llm.svc:8000", HostPort("_http._tcp.llm.svc", 8000)),
+        ("_HTTP._tcp.llm.svc.", SrvName("_http._tcp.llm.svc.")),
+        ("srv+llm.example.com", SrvName("llm.example.com")),
+    ],
+)
+def test_members_of_a_pool(text: str, member: HostPort | SrvName) -> None:
+    assert parse_member(text) == member
+    assert parse_member(str(member)) == member
+
+
+@pytest.mark.parametrize("text", ["srv+", "srv+10.0.0.1", "srv+a:80", "_http._tcp.a b", "srv+a\n"])
+def test_what_is_no_name_of_a_service_record(text: str) -> None:
+    with pytest.raises(AddressError, match="is not the name of an SRV record"):
+        parse_member(text)

@@ -10,7 +10,7 @@ import pytest
 
 import picker
 from picker import cli
-from picker.llm_d_flags import ALIASES, IGNORED
+from picker.llm_d_flags import ALIASES, IGNORED, POOL
 from picker.observe import logs
 from picker.settings import Settings, flag
 
@@ -106,11 +106,12 @@ def test_a_deployment_of_the_llm_d_picker_starts(app: ModuleType, caplog: pytest
         "--health-checking",
         "-drain-timeout=1m30s",
     ]
-    assert started(app, "--endpoints=10.0.0.1:80", *args, run=run) == 0
+    assert started(app, *args, run=run) == 0
     (settings,) = seen
+    assert settings.pool == ("default", "vllm")
     assert (settings.grpc_port, settings.health_port, settings.secure_serving) == (1, 2, False)
     assert (settings.metrics_interval, settings.drain_timeout) == (0.05, 90.0)
-    ignored = ["pool-name", "pool-namespace", "health-checking", "tracing", "v", "zap-encoder"]
+    ignored = ["health-checking", "tracing", "v", "zap-encoder"]
     assert sorted(told(caplog)) == sorted(ignored)
 
 
@@ -143,6 +144,50 @@ def test_a_setting_by_both_of_its_flags(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize(
+    ("flags", "pool", "pods"),
+    [
+        (["--pool-name=a"], "team/a", ""),
+        (["--pool-name=a", "--pool-namespace=b"], "b/a", ""),
+        (["--endpoint-selector=app=a", "--endpoint-target-ports=8000,8001"], "", "team/app=a:8000,8001"),
+    ],
+)
+def test_the_flags_that_name_the_pool(
+    app: ModuleType, monkeypatch: pytest.MonkeyPatch, flags: list[str], pool: str, pods: str
+) -> None:
+    seen: list[Settings] = []
+    monkeypatch.setenv("NAMESPACE", "team")
+
+    def run(settings: Settings) -> int:
+        seen.append(settings)
+        return 0
+
+    assert started(app, *flags, run=run) == 0
+    assert (str(seen[0].pool or ""), str(seen[0].pods or "")) == (pool, pods)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--endpoint-selector=a=b"], "--endpoint-target-ports need each other"),
+        (["--endpoint-target-ports=1"], "--endpoint-target-ports need each other"),
+        (
+            ["--pool-name=a", "--endpoint-selector=a=b", "--endpoint-target-ports=1"],
+            "both name the endpoints",
+        ),
+        (["--pool-name=a", "--pool=b/a"], "--pool-name and --pool are the same setting"),
+        (["--pool-name=A"], "--pool is 'default/A': should be namespace/name"),
+        (["--pods=a/b=c"], "--pods is 'a/b=c': should be namespace/label=value,…:port,…"),
+        (["--pods=a/b=c:1,1"], "should have 1 to 8 different ports"),
+        (["--service=a"], "--service is 'a': should be namespace/name or namespace/name:port"),
+        (["--service=a/b:"], "should have the name or number of a port"),
+        (["--endpoints=10.0.0.1:80", "--leader-election"], "PICKER_LEADER_ELECTION needs an object"),
+    ],
+)
+def test_flags_that_name_no_pool(capsys: pytest.CaptureFixture[str], flags: list[str], says: str) -> None:
+    assert says in refused(capsys, "serve", *flags)
+
+
+@pytest.mark.parametrize(
     ("wrong", "nearest"),
     [("-grpc-prt=1", "--grpc-port"), ("--pool-nme=a", "--pool-name"), ("--kv-cache-usage-metric=a", "")],
 )
@@ -158,7 +203,7 @@ def test_flags_of_the_llm_d_picker_are_not_in_the_help(capsys: pytest.CaptureFix
     with pytest.raises(SystemExit):
         cli.main(["serve", "--help"])
     text = capsys.readouterr().out
-    assert not any(f"--{flag} " in text for flag in (*ALIASES, *IGNORED))
+    assert not any(f"--{flag} " in text for flag in (*ALIASES, *POOL, *IGNORED))
 
 
 def test_every_setting_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +217,7 @@ def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["serve", "--help"])
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 43
+    assert len(lines) <= 60
     assert max(map(len, lines)) <= 80
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from picker.settings import Settings, SettingsError, default, load, unknown_variables, variable
+from picker.settings import MEMBERSHIP, Settings, SettingsError, default, load, unknown_variables, variable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +54,8 @@ def test_an_example_as_shown_is_a_value_that_can_be_given() -> None:
     for name, field in Settings.model_fields.items():
         if name not in needs_files:
             assert field.examples
-            load({}, POOL | {variable(name): str(field.examples[0])})
+            pool = {} if name in MEMBERSHIP else {"PICKER_POOL": "default/llm"}
+            load({}, pool | {variable(name): str(field.examples[0])})
 
 
 def test_a_flag_goes_before_the_variable() -> None:
@@ -119,6 +120,44 @@ def test_two_sources_are_both_named(tmp_path: Path) -> None:
     assert message == "PICKER_ENDPOINTS and PICKER_ENDPOINTS_FILE both name the endpoints; unset all but one"
 
 
+@pytest.mark.parametrize("members", ["PICKER_POOL", "PICKER_SERVICE", "PICKER_PODS"])
+@pytest.mark.parametrize("ray", ["PICKER_RAY_SERVICE", "PICKER_RAY_HEAD"])
+def test_what_ray_knows_may_come_with_members_in_kubernetes(members: str, ray: str) -> None:
+    examples = {
+        "PICKER_POOL": "default/llm",
+        "PICKER_SERVICE": "default/llm",
+        "PICKER_PODS": "default/app=llm:8000",
+        "PICKER_RAY_SERVICE": "default/llm",
+        "PICKER_RAY_HEAD": "http://head:8265",
+    }
+    assert load({}, {name: examples[name] for name in (members, ray)})
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        ("PICKER_RAY_SERVICE", "PICKER_RAY_CLUSTER"),
+        ("PICKER_POOL", "PICKER_RAY_CLUSTER"),
+        ("PICKER_POOL", "PICKER_SERVICE", "PICKER_RAY_SERVICE"),
+    ],
+)
+def test_other_pairs_are_two_sources(named: tuple[str, ...]) -> None:
+    assert refused(dict.fromkeys(named, "default/llm")).startswith(" and ".join(named))
+
+
+@pytest.mark.parametrize(
+    ("written", "url"),
+    [
+        ("http://10.0.0.1:8265", "http://10.0.0.1:8265"),
+        ("HTTP://Head:8265/", "http://head:8265"),
+        ("https://head.example.com", "https://head.example.com:443"),
+        ("http://[FD00::1]:8265", "http://[fd00::1]:8265"),
+    ],
+)
+def test_the_url_of_a_ray_head(written: str, url: str) -> None:
+    assert load({}, {"PICKER_RAY_HEAD": written}).ray_head == url
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -134,6 +173,12 @@ def test_two_sources_are_both_named(tmp_path: Path) -> None:
         ("PICKER_ENDPOINTS", "fd00::1:80"),
         ("PICKER_ENDPOINTS", ":80"),
         ("PICKER_ENDPOINTS_FILE", "/no/such/file"),
+        ("PICKER_RAY_SERVICE", "llm"),
+        ("PICKER_RAY_CLUSTER", "default/"),
+        ("PICKER_RAY_HEAD", "head:8265"),
+        ("PICKER_RAY_HEAD", "ftp://head"),
+        ("PICKER_RAY_HEAD", "http://user:secret@head:8265"),
+        ("PICKER_RAY_HEAD", "http://head:8265/api"),
         ("PICKER_OBJECTS_FILE", "/no/such/file"),
         ("PICKER_CONFIG_FILE", "/no/such/file"),
         ("PICKER_STRICT_BODIES", "perhaps"),

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 class Endpoint:
     """``address`` is the ``ip:port`` requests are sent to (IPv6 in brackets): its identity.
 
-    ``metrics_address`` is the ``host:port`` that serves its metrics page.
+    ``metrics_address`` is the ``host:port`` that serves its metrics page. ``routes`` are the path prefixes
+    it serves, where membership knows them (None: the endpoint itself has to tell).
     """
 
     address: str
@@ -21,6 +22,7 @@ class Endpoint:
     name: str = ""
     namespace: str = ""
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    routes: tuple[str, ...] | None = None
 
 
 class EndpointsError(Exception):

@@ -1,104 +1,118 @@
-"""A fixed list of endpoints. Names in it are resolved, and again from time to time."""
+"""A fixed list of endpoints. Names in it are resolved, and again when their answers are too old."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from typing import TYPE_CHECKING
 
-from picker.addresses import HostPort, parse_ip
+from picker.addresses import HostPort, SrvName, parse_ip
 from picker.endpoints.endpoint import Endpoint
+from picker.endpoints.names import Names, UnresolvedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
+    from picker.endpoints.names import Meaning
+
 log = logging.getLogger(__name__)
 
-RESOLVE_INTERVAL = 30.0
-"""Seconds between two resolutions of all names."""
+LEAST_INTERVAL = 5.0
+"""Seconds between two resolutions of a name at least, whatever its TTL; also after a failure."""
+LONGEST_INTERVAL = 300.0
+"""The same at most: who changes an address does not always think of the TTL it had."""
 UNRESOLVED_INTERVAL = 2.0
 """The same while a name was never resolved."""
-RESOLVE_TIMEOUT = 5.0
-"""Seconds an answer is waited for; the start waits for the first ones that long at most."""
-
-
-async def resolve(host: str) -> Sequence[str]:
-    """The IP addresses of a name. Raises OSError."""
-    answers = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return [str(address[0]) for *_, address in answers]
 
 
 class FixedSource:
     """The members named by ``PICKER_ENDPOINTS``.
 
-    A name that cannot be resolved keeps its last answer; one that never could is left out till it
-    can. The metrics are on ``metrics_target_port`` of each address, or on the port of the traffic.
+    A name is resolved again by its TTL. One that cannot be resolved keeps its last answer; one that never
+    could is left out till it can. The metrics are on ``metrics_target_port`` of each address, or on the port
+    of the traffic.
     """
 
     def __init__(
         self,
-        members: Sequence[HostPort],
+        members: Sequence[HostPort | SrvName],
         *,
         metrics_target_port: int | None = None,
-        interval: float = RESOLVE_INTERVAL,
-        resolve: Callable[[str], Awaitable[Sequence[str]]] = resolve,
+        resolve: Callable[[HostPort | SrvName], Awaitable[Meaning]] | None = None,
+        least_interval: float = LEAST_INTERVAL,
     ) -> None:
         self._members = members
         self._metrics_port = metrics_target_port
-        self._interval = interval
-        self._resolve = resolve
-        self._answers: dict[str, list[str]] = {}
-        self._failing: set[str] = set()
+        self._resolve = resolve or Names().resolve
+        self._least_interval = least_interval
+        self._answers: dict[HostPort | SrvName, Meaning] = {}
+        self._failing: set[HostPort | SrvName] = set()
 
     async def sets(self) -> AsyncGenerator[tuple[Endpoint, ...], None]:
         """See :class:`picker.endpoints.endpoint.Source`."""
-        names = list(dict.fromkeys(host for host, _ in self._members if not parse_ip(host)))
+        loop = asyncio.get_running_loop()
+        due = {member: 0.0 for member in self._members if _is_name(member)}
         last: tuple[Endpoint, ...] | None = None
         while True:
-            await asyncio.gather(*(self._refresh(name) for name in names))
+            now = loop.time()
+            asked = [name for name, when in due.items() if when <= now]
+            await asyncio.gather(*map(self._refresh, asked))
+            due.update((name, loop.time() + self._interval(name)) for name in asked)
             endpoints = self._endpoints()
             if endpoints != last:
                 last = endpoints
                 yield endpoints
-            if not names:
+            if not due:
                 await asyncio.Event().wait()  # nothing can change any more
-            known = all(name in self._answers for name in names)
-            await asyncio.sleep(self._interval if known else min(self._interval, UNRESOLVED_INTERVAL))
+            await asyncio.sleep(max(0.0, min(due.values()) - loop.time()))
+
+    def _interval(self, name: HostPort | SrvName) -> float:
+        answer = self._answers.get(name)
+        if answer is None:
+            return min(self._least_interval, UNRESOLVED_INTERVAL)
+        if name in self._failing:
+            return self._least_interval
+        return max(self._least_interval, min(answer.ttl, LONGEST_INTERVAL))
 
     def _endpoints(self) -> tuple[Endpoint, ...]:
         found: dict[str, Endpoint] = {}
-        for host, port in self._members:
-            literal = parse_ip(host)
-            for ip in [literal] if literal else self._answers.get(host, ()):
-                address = str(HostPort(ip, port))
-                metrics = str(HostPort(ip, self._metrics_port or port))
-                found.setdefault(address, Endpoint(address, metrics, name="" if literal else host))
+        for member in self._members:
+            name = _shown(member) if _is_name(member) else ""
+            for address in self._addresses(member):
+                metrics = HostPort(address.host, self._metrics_port or address.port)
+                found.setdefault(str(address), Endpoint(str(address), str(metrics), name=name))
         return tuple(found.values())
 
-    async def _refresh(self, name: str) -> None:
+    def _addresses(self, member: HostPort | SrvName) -> tuple[HostPort, ...]:
+        if isinstance(member, HostPort) and not _is_name(member):
+            return (member,)
+        answer = self._answers.get(member)
+        return answer.addresses if answer else ()
+
+    async def _refresh(self, name: HostPort | SrvName) -> None:
         try:
-            async with asyncio.timeout(RESOLVE_TIMEOUT):
-                answers = [ip for answer in await self._resolve(name) if (ip := parse_ip(answer))]
-        except (OSError, UnicodeError) as error:  # UnicodeError: names the idna codec refuses
-            self._failed(name, str(error) or "no answer in time")
+            self._answers[name] = await self._resolve(name)
+        except UnresolvedError as error:
+            self._failed(name, str(error))
             return
-        if not answers:
-            self._failed(name, "it has no address")
-            return
-        # Of a server with addresses of both kinds IPv4 is taken: as one endpoint, not as two, and
-        # not by an IPv6 address that it may not listen on ("localhost" has one on most machines).
-        version_4 = [ip for ip in answers if ":" not in ip]
-        self._answers[name] = sorted(set(version_4 or answers))
         if name in self._failing:
             self._failing.discard(name)
-            log.info("name resolved again", extra={"fields": {"name": name}})
+            log.info("name resolved again", extra={"fields": {"name": _shown(name)}})
 
-    def _failed(self, name: str, why: str) -> None:
+    def _failed(self, name: HostPort | SrvName, why: str) -> None:
         if name in self._failing:
             return
         self._failing.add(name)
+        addresses = [address.host for address in self._addresses(name)]
         log.warning(
             "name cannot be resolved; its last addresses stay in the pool",
-            extra={"fields": {"name": name, "error": why, "addresses": self._answers.get(name, [])}},
+            extra={"fields": {"name": _shown(name), "error": why, "addresses": addresses}},
         )
+
+
+def _is_name(member: HostPort | SrvName) -> bool:
+    return isinstance(member, SrvName) or not parse_ip(member.host)
+
+
+def _shown(name: HostPort | SrvName) -> str:
+    return name.name if isinstance(name, SrvName) else name.host

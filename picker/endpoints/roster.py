@@ -23,8 +23,9 @@ class Roster:
     """The endpoints of the pool by slot; the only writer of the fleet's identity columns.
 
     ``on_added(slot, endpoint)`` follows the addition to the fleet and ``on_removed`` the removal
-    from it. ``on_changed`` says that the metrics of an endpoint are elsewhere now. Labels are the
-    fleet's, so of new ones nobody is told.
+    from it. ``on_changed`` says that the metrics of an endpoint are elsewhere now. Labels and routes are
+    the fleet's, so of new ones nobody is told. Routes are written only when they are new: what an endpoint
+    itself says of its routes afterwards is newer.
     """
 
     def __init__(
@@ -64,6 +65,8 @@ class Roster:
     def _add(self, endpoint: Endpoint) -> None:
         slot = self._fleet.add(endpoint.address, endpoint.labels)
         self._endpoints[slot] = endpoint
+        if endpoint.routes is not None:
+            self._fleet.set_routes(slot, endpoint.routes)
         self._on_added(slot, endpoint)
 
     def _remove(self, slot: Slot) -> None:
@@ -73,7 +76,10 @@ class Roster:
     def _change(self, slot: Slot, endpoint: Endpoint) -> None:
         before = self._endpoints[slot]
         self._endpoints[slot] = endpoint
-        self._fleet.relabel(slot, endpoint.labels)
+        if endpoint.labels != before.labels:
+            self._fleet.relabel(slot, endpoint.labels)
+        if endpoint.routes is not None and endpoint.routes != before.routes:
+            self._fleet.set_routes(slot, endpoint.routes)
         if endpoint.metrics_address != before.metrics_address:
             self._on_changed(slot, endpoint)
 

@@ -49,20 +49,32 @@ _HEAVIEST = 1_000_000
 _PRIORITIES = (-(2**31), 2**31 - 1)
 
 
-class ObjectsError(Exception):
-    """The objects file cannot be used; one line that says what, where and the mend."""
+class ObjectsError(ValueError):
+    """Objects cannot be used; one line that says what, where and the mend."""
 
 
 def parse_objects(raw: bytes, file: str) -> ObjectSet:
     """The objects in ``raw``. Raises ObjectsError, which begins with ``file`` and the line."""
-    rewrites: dict[str, ModelRewrite] = {}
-    objectives: dict[str, Objective] = {}
     try:
-        for root in documents(raw):
-            if root.tag != NULL:  # nothing between two separators
-                _read(root, rewrites, objectives)
+        return _objects(raw)
     except Fault as fault:
         raise ObjectsError(f"{file}, line {fault.line}: {fault.text}") from None
+
+
+def parse_object(raw: bytes) -> ObjectSet:
+    """The one object that ``raw`` is the JSON text of. Raises ObjectsError, which names no place."""
+    try:
+        return _objects(raw)
+    except Fault as fault:
+        raise ObjectsError(fault.text) from None
+
+
+def _objects(raw: bytes) -> ObjectSet:
+    rewrites: dict[str, ModelRewrite] = {}
+    objectives: dict[str, Objective] = {}
+    for root in documents(raw):
+        if root.tag != NULL:  # nothing between two separators
+            _read(root, rewrites, objectives)
     return ObjectSet(tuple(rewrites.values()), tuple(objectives.values()))
 
 

@@ -36,6 +36,7 @@ class Health:
 
     def __init__(self) -> None:
         self._ready = False
+        self._leading = True
         self._draining = False
         self._listeners: list[Callable[[], None]] = []
 
@@ -52,11 +53,16 @@ class Health:
     @property
     def serving(self) -> bool:
         """True while new requests are welcome."""
-        return self._ready and not self._draining
+        return self._ready and self._leading and not self._draining
 
     def set_ready(self, ready: bool) -> None:
         """Say whether streams can be answered well, as far as the picker's own state goes."""
         self._ready = ready
+        self._tell()
+
+    def set_leading(self, leading: bool) -> None:
+        """Say whether this picker is the one that is to get the traffic; without an election it is."""
+        self._leading = leading
         self._tell()
 
     def drain(self) -> None:

@@ -4,39 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from typing import TYPE_CHECKING
 
-import pytest
-
-from picker.addresses import HostPort, parse_host_port
+from picker.addresses import HostPort, SrvName, parse_member
 from picker.endpoints import fixed
 from picker.endpoints.endpoint import Endpoint
 from picker.endpoints.fixed import FixedSource
+from picker.endpoints.names import Meaning, UnresolvedError
 from tests.endpoints.follow import Follower
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import pytest
 
 INTERVAL = 0.01
 
 
 class Names:
-    """A name service under the test's hand: an exception instead of an answer is raised."""
+    """A name service under the test's hand: addresses of each name, or why it has none."""
 
-    def __init__(self, **answers: list[str] | Exception) -> None:
+    def __init__(self, **answers: list[str] | str) -> None:
         self.answers = answers
         self.asked = asyncio.Condition()
         self.count = 0
+        self.ttl = 0.0
 
-    async def resolve(self, host: str) -> Sequence[str]:
+    async def resolve(self, member: HostPort | SrvName) -> Meaning:
         async with self.asked:
             self.count += 1
             self.asked.notify_all()
-        answer = self.answers[host]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        answer = self.answers[member.name.partition(".")[0] if isinstance(member, SrvName) else member.host]
+        if isinstance(answer, str):
+            raise UnresolvedError(answer)
+        port = 8000 if isinstance(member, SrvName) else member.port
+        return Meaning(tuple(HostPort(host, port) for host in answer), self.ttl)
 
     async def rounds(self, number: int) -> None:
         """Wait until the names were asked for that many times more."""
@@ -45,12 +45,12 @@ class Names:
             await self.asked.wait_for(lambda: self.count >= until)
 
 
-def members(*addresses: str) -> list[HostPort]:
-    return [parse_host_port(address) for address in addresses]
+def members(*addresses: str) -> list[HostPort | SrvName]:
+    return [parse_member(address) for address in addresses]
 
 
 def source(*addresses: str, names: Names) -> FixedSource:
-    return FixedSource(members(*addresses), interval=INTERVAL, resolve=names.resolve)
+    return FixedSource(members(*addresses), resolve=names.resolve, least_interval=INTERVAL)
 
 
 async def test_literals_are_taken_as_they_are_and_once() -> None:
@@ -75,20 +75,45 @@ async def test_the_port_of_the_metrics_can_be_another() -> None:
 
 
 async def test_a_literal_set_ends_only_by_cancellation() -> None:
-    async with Follower(FixedSource(members("10.0.0.1:80"), interval=0.0)) as follower:
+    async with Follower(FixedSource(members("10.0.0.1:80"))) as follower:
         await follower.next()
         assert not follower._task.done()
 
 
 async def test_names_are_resolved_again() -> None:
-    names = Names(pool=["10.0.0.2", "10.0.0.1"])
+    names = Names(pool=["10.0.0.1", "10.0.0.2"])
     async with Follower(source("pool:80", "10.0.0.9:80", names=names)) as follower:
         assert await follower.next() == ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.9:80"]
-        names.answers["pool"] = ["10.0.0.1", "10.0.0.2"]  # in another order, which changes nothing
         await names.rounds(3)
         assert follower.unread == 0
         names.answers["pool"] = ["10.0.0.3"]
         assert await follower.next() == ["10.0.0.3:80", "10.0.0.9:80"]
+
+
+async def test_a_name_is_asked_for_again_by_its_ttl() -> None:
+    names = Names(pool=["10.0.0.1"])
+    for ttl, interval in ((0.0, 5.0), (30.0, 30.0), (86_400.0, 300.0)):
+        names.ttl = ttl
+        once = FixedSource(members("pool:80"), resolve=names.resolve)
+        sets = once.sets()
+        await anext(sets)
+        await sets.aclose()
+        assert once._interval(HostPort("pool", 80)) == interval
+
+
+async def test_one_that_fails_is_asked_for_again_soon_whatever_its_ttl_was() -> None:
+    names = Names(pool=["10.0.0.1"])
+    names.ttl = 300.0
+    fails = FixedSource(members("pool:80"), resolve=names.resolve)
+    [pool] = members("pool:80")
+    names.answers["pool"] = "down"
+    await fails._refresh(pool)
+    assert fails._interval(pool) == fixed.UNRESOLVED_INTERVAL
+    names.answers["pool"] = ["10.0.0.1"]
+    await fails._refresh(pool)
+    names.answers["pool"] = "down"
+    await fails._refresh(pool)
+    assert fails._interval(pool) == fixed.LEAST_INTERVAL
 
 
 async def test_two_names_of_one_server_are_one_endpoint() -> None:
@@ -97,23 +122,24 @@ async def test_two_names_of_one_server_are_one_endpoint() -> None:
         assert await follower.next() == ["10.0.0.1:80"]
 
 
-async def test_a_server_with_addresses_of_both_kinds_is_one_endpoint() -> None:
-    names = Names(both=["::1", "127.0.0.1"], six=["fd00::1", "fe80::1%eth0"])
-    async with Follower(source("both:80", "six:80", names=names)) as follower:
-        assert await follower.next() == ["127.0.0.1:80", "[fd00::1]:80"]
+async def test_a_service_record_tells_the_port() -> None:
+    names = Names(_http=["10.0.0.1", "10.0.0.2"])
+    sets = source("_http._tcp.llm.svc", names=names).sets()
+    assert await anext(sets) == (
+        Endpoint("10.0.0.1:8000", "10.0.0.1:8000", name="_http._tcp.llm.svc"),
+        Endpoint("10.0.0.2:8000", "10.0.0.2:8000", name="_http._tcp.llm.svc"),
+    )
+    await sets.aclose()
 
 
-@pytest.mark.parametrize(
-    "failure", [socket.gaierror(-3, "Temporary failure"), UnicodeError("label too long"), TimeoutError(), []]
-)
 async def test_a_failing_resolution_keeps_the_last_answer_and_is_told_once(
-    failure: list[str] | Exception, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "picker.endpoints")
     names = Names(pool=["10.0.0.1"])
     async with Follower(source("pool:80", names=names)) as follower:
         assert await follower.next() == ["10.0.0.1:80"]
-        names.answers["pool"] = failure
+        names.answers["pool"] = "no answer in time"
         await names.rounds(4)
         assert follower.unread == 0
         names.answers["pool"] = ["10.0.0.2"]
@@ -126,22 +152,11 @@ async def test_a_failing_resolution_keeps_the_last_answer_and_is_told_once(
 
 
 async def test_a_name_that_is_not_known_yet_is_left_out_till_it_is() -> None:
-    names = Names(late=OSError("unknown"))
+    names = Names(late="unknown")
     async with Follower(source("late:80", "10.0.0.1:80", names=names)) as follower:
         assert await follower.next() == ["10.0.0.1:80"]
         names.answers["late"] = ["10.0.0.2"]
         assert await follower.next() == ["10.0.0.2:80", "10.0.0.1:80"]
-
-
-async def test_a_name_service_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fixed, "RESOLVE_TIMEOUT", 0.01)
-
-    async def hang(_host: str) -> Sequence[str]:
-        await asyncio.Event().wait()
-        return []
-
-    async with Follower(FixedSource(members("pool:80", "10.0.0.1:80"), resolve=hang)) as follower:
-        assert await follower.next() == ["10.0.0.1:80"]
 
 
 async def test_the_systems_resolver() -> None:

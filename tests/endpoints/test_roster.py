@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from picker.endpoints.endpoint import Endpoint
 from picker.endpoints.roster import MOST_LINES, Roster
-from scorer.fleet import Fleet
+from scorer.fleet import UNKNOWN_ROUTES, Fleet
 
 if TYPE_CHECKING:
     from scorer.fleet import Slot
@@ -85,6 +85,26 @@ def test_metrics_elsewhere_are_a_change_of_the_same_endpoint(pool: Pool) -> None
     slot = pool.fleet.slot_of("a:1")
     assert pool.apply(endpoint("a:1", "m:2")) == [("changed", "a:1", "m:2")]
     assert pool.fleet.slot_of("a:1") == slot
+
+
+def test_routes_are_written_once_and_then_again_when_they_change(pool: Pool) -> None:
+    def routes() -> tuple[str, ...] | None:
+        slot = pool.fleet.slot_of("a:1")
+        assert slot is not None
+        number = int(pool.fleet.route_set[slot.row])
+        return None if number == UNKNOWN_ROUTES else pool.fleet.route_sets[number]
+
+    pool.apply(Endpoint("a:1", "a:1"))
+    assert routes() is None
+    pool.apply(Endpoint("a:1", "a:1", routes=("/chat",)))
+    assert routes() == ("/chat",)
+    slot = pool.fleet.slot_of("a:1")
+    assert slot is not None
+    pool.fleet.set_routes(slot, ("/chat", "/told"))  # by the endpoint itself, in answer to a probe
+    assert pool.apply(Endpoint("a:1", "a:1", name="renamed", routes=("/chat",))) == []
+    assert routes() == ("/chat", "/told")
+    pool.apply(Endpoint("a:1", "a:1", routes=()))
+    assert routes() == ()
 
 
 def test_of_a_repeated_address_the_first_counts(pool: Pool) -> None:

@@ -1,4 +1,4 @@
-"""What the pages of Ray and vLLM say, on real ones and on those of other versions and states."""
+"""What the pages of Ray, its HAProxy and vLLM say, real ones and those of other versions and states."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from picker.metrics.dialects import detect
+from picker.metrics.dialects.haproxy import HAPROXY
 from picker.metrics.dialects.ray_serve import RAY_SERVE
 from picker.metrics.dialects.vllm import VLLM
 from picker.metrics.reading import ProbeReading, Reading
 
 LOADED_NODE = gzip.decompress((Path(__file__).parent / "data/ray_2_60_loaded_node.txt.gz").read_bytes())
+HAPROXY_PAGE = gzip.decompress((Path(__file__).parent / "data/ray_2_60_haproxy.txt.gz").read_bytes())
 SAMPLES = Path(__file__).parents[3] / "shared/samples"
 
 
@@ -273,3 +275,32 @@ def test_damaged_pages_are_read_as_far_as_they_go(noise: bytes, cut: int) -> Non
             assert isinstance(reading, Reading)
             assert math.isnan(reading.load) or reading.load >= 0
             one.read_probe("/-/routes", 200, noise)
+
+
+# Ray's HAProxy
+
+
+def test_a_real_page_of_rays_haproxy() -> None:
+    assert detect(HAPROXY_PAGE) is HAPROXY
+    reading = HAPROXY.read(HAPROXY_PAGE)
+    assert (reading.load, reading.running, reading.queue, reading.proxy) == (0, 0, 0, True)
+
+
+def test_only_backends_of_applications_count() -> None:
+    sessions, queue = "haproxy_backend_current_sessions", "haproxy_backend_current_queue"
+    page = b"".join(
+        [
+            series("haproxy_frontend_current_sessions", 50, proxy="http_frontend"),
+            series(sessions, 7, proxy="stats"),
+            series(sessions, 3, proxy="http-default"),
+            series(sessions, 2, proxy="http-other"),
+            series(queue, 1, proxy="http-default"),
+            series(queue, 9, proxy="default_backend"),
+        ]
+    )
+    reading = HAPROXY.read(page)
+    assert (reading.load, reading.running, reading.queue) == (6, 5, 1)
+
+
+def test_a_haproxy_without_applications_says_nothing() -> None:
+    assert math.isnan(HAPROXY.read(series("haproxy_backend_current_sessions", 7, proxy="stats")).load)

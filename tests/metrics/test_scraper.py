@@ -567,7 +567,8 @@ async def test_large_pages_are_asked_for_compressed(rig: Rig) -> None:
 
 
 def test_an_unknown_dialect_is_an_error_that_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"unknown metrics dialect 'tgi'; use one of auto, ray_serve, vllm"):
+    known = "use one of auto, ray_serve, haproxy, vllm"
+    with pytest.raises(ValueError, match=f"unknown metrics dialect 'tgi'; {known}"):
         scraper_at_rest(ScrapeOptions(dialect="tgi"))
 
 

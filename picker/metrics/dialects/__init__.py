@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from picker.metrics.dialects.haproxy import HAPROXY
 from picker.metrics.dialects.ray_serve import RAY_SERVE
 from picker.metrics.dialects.vllm import VLLM
 
 if TYPE_CHECKING:
     from picker.metrics.dialects.dialect import Dialect
 
-DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (RAY_SERVE, VLLM)}
+DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (RAY_SERVE, HAPROXY, VLLM)}
 """Every dialect by the name it is configured by, in the order of detection."""
 
 

@@ -44,8 +44,8 @@ _KV_USAGE = b"ray_vllm_kv_cache_usage_perc"
 _MAX_MODELS = 256
 _MAX_COUNTERS = 256
 _MAX_ROUTES = 1000
-_ROUTES_PATH = "/-/routes"
-_HEALTH_PATH = "/-/healthz"
+ROUTES_PATH = "/-/routes"
+HEALTH_PATH = "/-/healthz"
 # Texts of the proxy's 503 (ray/serve/_private/proxy.py and proxy_router.py).
 _DRAINING_TEXT = b"being drained"
 _UNREADY_TEXTS = (b"Route table is not populated", b"No replicas are available")
@@ -105,7 +105,7 @@ def read_probe(path: str, status: int, body: bytes) -> ProbeReading:
         if any(text in body for text in _UNREADY_TEXTS):
             return ProbeReading(draining=False, routes=())
     if status == 200:  # noqa: PLR2004 - OK
-        if path == _HEALTH_PATH:
+        if path == HEALTH_PATH:
             return ProbeReading(draining=False)
         routes = _routes(body)
         if routes is not None:
@@ -165,6 +165,6 @@ RAY_SERVE = Dialect(
     max_lag=10.0,  # RAY_metrics_report_interval_ms, by default
     matches=matches,
     read=read,
-    probes=(_ROUTES_PATH, _HEALTH_PATH),
+    probes=(ROUTES_PATH, HEALTH_PATH),
     read_probe=read_probe,
 )

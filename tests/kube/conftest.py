@@ -1,0 +1,50 @@
+"""The API server that the tests of this folder share, and what they do in it."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+
+from picker.kube.client import connect
+from tests.kube.cluster import Namespace
+from tests.support.kube.build import missing
+from tests.support.kube.modules import crd_folders
+from tests.support.kube.server import ApiServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from picker.kube.client import KubeClient
+
+_numbers = itertools.count()
+LIMITED = "limited"
+"""A user who may do nothing but what a test's Role says."""
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ApiServer]:
+    """A real API server with the InferencePool of Gateway API Inference Extension."""
+    why = missing()
+    if why:
+        pytest.skip(why)
+    with ApiServer(users=[LIMITED]) as running:
+        folder = crd_folders()["gateway-api-inference-extension"]
+        running.install_crds(folder / "inference.networking.k8s.io_inferencepools.yaml")
+        yield running
+
+
+@pytest.fixture
+def namespace(server: ApiServer) -> Namespace:
+    """A namespace of the test's own, for they cannot be emptied."""
+    return Namespace(server, f"test-{next(_numbers)}")
+
+
+@pytest.fixture
+async def client(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubeClient]:
+    """The picker's client, as the administrator."""
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig()))
+    connected = await connect()
+    yield connected
+    await connected.close()
