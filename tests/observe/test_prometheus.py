@@ -6,7 +6,8 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
-from picker.observe.prometheus import MOST_ENDPOINTS, MOST_REASONS, STATES, Metrics
+from picker.observe.prometheus import MOST_ENDPOINTS, MOST_REASONS, Metrics
+from picker.observe.states import STATES
 from scorer.fleet import Fleet
 
 NOW = 100.0
