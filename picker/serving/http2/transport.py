@@ -63,12 +63,17 @@ many at once. Above it is read no faster. It is not closed: a gateway passes on 
 
 
 class Http2Transport:
-    """Serves ``Process`` and the health service on one port. See ``contract.Transport``."""
+    """Serves ``Process`` and the health service on one port. See ``contract.Transport``.
 
-    def __init__(self, accept: Accept, health: Health, options: TransportOptions) -> None:
+    Without ``accept`` it serves the health service alone.
+    """
+
+    def __init__(self, accept: Accept | None, health: Health, options: TransportOptions) -> None:
         self._options = options
         self._health = HealthCalls(health)
-        self.methods: dict[str, Callable[[_Call], Handler]] = {_PROCESS: accept, **self._health.methods}
+        self.methods: dict[str, Callable[[_Call], Handler]] = {**self._health.methods}
+        if accept is not None:
+            self.methods[_PROCESS] = accept
         self.limits = Limits(options.max_message)
         self.gathering = Gathering(max(options.max_unfinished, options.max_message))
         # Reading is one step of the loop (the buffer is asked for, filled and looked at), so that all
