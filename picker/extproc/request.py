@@ -29,7 +29,6 @@ from picker.extproc.messages import (
     CONTENT_LENGTH,
     REQUEST_ID,
     REQUEST_TRAILERS_CONTINUE,
-    header_dict,
     mode_override,
 )
 from picker.extproc.modes import BUFFERED, DUPLEX, NONE, SEND, SKIP, STREAMED, is_buffered, visibility
@@ -48,7 +47,6 @@ from picker.inference.surfaces import UNCLAIMED
 from picker.routing.decision import Refusal, Visibility
 
 if TYPE_CHECKING:
-    from picker.extproc._generated.external_processor_pb2 import HttpHeaders
     from picker.extproc.bodies import BodyBudget, Splice
     from picker.extproc.effects import Effect
     from picker.extproc.options import SessionOptions, Surroundings
@@ -178,18 +176,17 @@ class RequestSide:
         if self.question is not None:
             self.question.subset = subset
 
-    def headers(self, message: HttpHeaders, response_mode: int) -> list[Effect]:
+    def headers(self, headers: dict[str, str], response_mode: int, *, end: bool) -> list[Effect]:
         """Take the headers."""
         if self.question is not None or self._end is not None:
             return []
-        headers = header_dict(message.headers)
         if self._surroundings.new_request_id is not None and not headers.get(REQUEST_ID):
             headers[REQUEST_ID] = self._surroundings.new_request_id()
             self._extra_headers = ((REQUEST_ID, headers[REQUEST_ID]),)
         question = self.question = read_headers(headers, self._options.surfaces)
         question.subset = self._subset
         needed = needs_body(question)
-        if message.end_of_stream:
+        if end:
             self._end = _End.HEADERS
             if needed:
                 read_body(question, b"", complete=True)

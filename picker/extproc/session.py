@@ -14,18 +14,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from picker.extproc.effects import Done, Ended, FirstToken, Send
-from picker.extproc.messages import RESPONSE_BODY, header_dict, immediate, parse, read_body_message
-from picker.extproc.metadata import is_balanced, served_endpoint, subset_hint
+from picker.extproc.headers import (
+    HEADERS_TAGS,
+    REQUEST_HEADERS,
+    header_dict,
+    read_headers_message,
+)
+from picker.extproc.messages import RESPONSE_BODY, immediate, parse, read_body_message
+from picker.extproc.metadata import beside, read_beside
 from picker.extproc.options import SessionOptions, Surroundings
 from picker.extproc.request import RequestSide
 from picker.extproc.response import ResponseSide
 from picker.routing.decision import Cause
 
 if TYPE_CHECKING:
-    from picker.extproc._generated.base_pb2 import Metadata
-    from picker.extproc._generated.external_processor_pb2 import HttpBody, HttpHeaders, ProcessingRequest
+    from collections.abc import Mapping
+
+    from picker.extproc._generated.external_processor_pb2 import HttpBody, ProcessingRequest
     from picker.extproc.bodies import BodyBudget
     from picker.extproc.effects import Effect
+    from picker.extproc.metadata import Beside
     from picker.inference.question import Question
     from picker.routing.decision import Answer
 
@@ -38,10 +46,10 @@ class Session:
     """One stream. Every method gives what is to be done, in order, and none raises."""
 
     __slots__ = (
+        "_beside",
         "_done",
         "_ended",
         "_half_closed",
-        "_metadata",
         "_modes_told",
         "_request",
         "_response",
@@ -55,7 +63,7 @@ class Session:
         self._request = RequestSide(options, budget, surroundings)
         self._response = ResponseSide(options)
         self._started = self._modes_told = False
-        self._metadata = b""
+        self._beside = b""
         self._half_closed = False
         self._ended = False
         self._done = False
@@ -82,19 +90,17 @@ class Session:
         """Take one whole ProcessingRequest."""
         if self._done:
             return []
+        if message and message[0] in HEADERS_TAGS:
+            return self._receive_headers(message)
         body = read_body_message(message)
         if body is None:
             return self._receive_parsed(message)
-        if body.rest and body.rest != self._metadata:
-            request = parse(body.rest)
-            if request is None:
-                return self._fail()
-            self._read_metadata(request.metadata_context)
-            # The same context comes with every message; it is read again only when it changes.
-            self._metadata = body.rest
-        if body.tag == RESPONSE_BODY:
-            return self._response_body(body.data, end=body.end_of_stream)
-        return self._unless_refused(self._request.body(body.data, end=body.end_of_stream))
+        tag, data, end, rest = body
+        if rest and rest != self._beside and not self._read_beside(rest):
+            return self._fail()
+        if tag == RESPONSE_BODY:
+            return self._response_body(data, end=end)
+        return self._unless_refused(self._request.body(data, end=end))
 
     def decided(self, answer: Answer) -> list[Effect]:
         """Take the answer to the last ``Ask``. One that nobody waits for any more is ignored."""
@@ -126,44 +132,60 @@ class Session:
             effects.append(Done())
         return effects
 
+    def _receive_headers(self, message: bytes) -> list[Effect]:
+        read = read_headers_message(message)
+        if read is None:
+            return self._receive_parsed(message)
+        tag, headers, end, rest = read
+        if rest and rest != self._beside and not self._read_beside(rest):
+            return self._fail()
+        self._started = True
+        if tag == REQUEST_HEADERS:
+            return self._request_headers(headers, end=end)
+        return self._response_headers(headers, end=end)
+
+    def _read_beside(self, fields: bytes) -> bool:
+        """Take what stands beside a phase. The same comes with every message; it is taken once."""
+        told = read_beside(fields)
+        if told is None:
+            return False
+        self._beside = fields
+        self._told(told)
+        return True
+
+    def _told(self, told: Beside) -> None:
+        # Only the first message of a stream tells the gateway's modes.
+        if told.modes is not None and not self._started:
+            self._modes_told = True
+            self._request.mode, self._response.mode = told.modes
+        if told.subset is not None:
+            self._request.allow(told.subset)
+        response = self._response
+        response.served = told.served or response.served
+        response.balanced = response.balanced or told.balanced
+
     # Messages that protobuf reads.
 
     def _receive_parsed(self, message: bytes) -> list[Effect]:
         request = parse(message)
         if request is None:
             return self._fail()
-        if request.HasField("metadata_context"):
-            self._read_metadata(request.metadata_context)
         phase = request.WhichOneof("request")
+        told = beside(request)
+        self._told(told if phase is not None else told._replace(modes=None))
         if phase is None:
             return []
-        if not self._started:
-            self._start(request)
-        return self._phase(phase, request)
-
-    def _start(self, request: ProcessingRequest) -> None:
-        """Take the gateway's modes, which only the first message of a stream tells."""
         self._started = True
-        if request.HasField("protocol_config"):
-            self._modes_told = True
-            self._request.mode = request.protocol_config.request_body_mode
-            self._response.mode = request.protocol_config.response_body_mode
-
-    def _read_metadata(self, metadata: Metadata) -> None:
-        subset = subset_hint(metadata)
-        if subset is not None:
-            self._request.allow(subset)
-        response = self._response
-        response.served = served_endpoint(metadata) or response.served
-        response.balanced = response.balanced or is_balanced(metadata)
+        return self._phase(phase, request)
 
     def _phase(self, phase: str, request: ProcessingRequest) -> list[Effect]:
         match phase:
             case "request_headers":
-                effects = self._request.headers(request.request_headers, self._response.mode)
-                return self._unless_refused(effects)
+                read = request.request_headers
+                return self._request_headers(header_dict(read.headers), end=read.end_of_stream)
             case "response_headers":
-                return self._response_headers(request.response_headers)
+                read = request.response_headers
+                return self._response_headers(header_dict(read.headers), end=read.end_of_stream)
             case "request_body":
                 data, end = _unusual_body(request.request_body)
                 return self._unless_refused(self._request.body(data, end=end))
@@ -175,15 +197,16 @@ class Session:
             case _:
                 return self._response_trailers()
 
+    def _request_headers(self, headers: dict[str, str], *, end: bool) -> list[Effect]:
+        return self._unless_refused(self._request.headers(headers, self._response.mode, end=end))
+
     # The response, and what it means for the request.
 
-    def _response_headers(self, message: HttpHeaders) -> list[Effect]:
+    def _response_headers(self, headers: Mapping[str, str], *, end: bool) -> list[Effect]:
         request, response = self._request, self._response
         if response.is_over or response.begun:
             return []
         effects: list[Effect] = []
-        headers = header_dict(message.headers)
-        end = message.end_of_stream
         if request.is_undecided:
             # A reply of the gateway itself: a timeout, or a body that it will not buffer. No endpoint
             # has seen the request, so this status is not one's.
