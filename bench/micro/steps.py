@@ -9,8 +9,7 @@ from bench.micro.fixtures import DUPLEX, HEADERS, body, chat, headers, pool
 from bench.micro.request import Requests
 from bench.scrape.pages import page
 from picker.extproc.bodies import BodyBudget
-from picker.extproc.headers import read_headers_message
-from picker.extproc.messages import headers_with, read_body_message
+from picker.extproc.messages import header_dict, headers_with, parse, read_body_message
 from picker.extproc.session import Session, SessionOptions
 from picker.inference.reading import needs_body, read_body, read_headers
 from picker.metrics.dialects.ray_serve import RAY_SERVE
@@ -42,6 +41,10 @@ def _reading() -> list[Step]:
     first = headers("request_headers", HEADERS, (DUPLEX, DUPLEX))
     found = dict(HEADERS)
 
+    def parse_headers() -> object:
+        request = parse(first)
+        return header_dict(request.request_headers.headers) if request is not None else None
+
     def question() -> object:
         return needs_body(read_headers(found))
 
@@ -58,7 +61,7 @@ def _reading() -> list[Step]:
         return read_one
 
     return [
-        ("headers message: read", lambda: read_headers_message(first)),
+        ("headers message: parse", parse_headers),
         ("headers: question", question),
         ("question and body of 200 B", read(_SMALL)),
         ("question and body of 220 kB", read(_LARGE)),

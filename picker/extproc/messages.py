@@ -1,10 +1,10 @@
 """The messages of one stream on the wire: reading what the gateway sent, building what it is told.
 
 Body messages are most of the traffic and all of its volume, so they are read by hand and their
-bytes are passed on as a view of the message they came in; headers are read by hand too
-(:mod:`picker.extproc.headers`), and answers are put together from their bytes. Everything else, and
-every message that is not exactly of the form Envoy writes, goes through protobuf. Both ways give the
-same.
+bytes are passed on as a view of the message they came in; answers are put together from their bytes.
+Everything else, and every body message that is not exactly of the form Envoy writes, goes through
+protobuf. Both ways give the same. (Headers read by hand in Python take half as long again as by
+protobuf, which is in C: 1.0 against 0.65 microseconds each.)
 
 Envoy's rules kept here (Envoy 1.40, seen by running it):
 
@@ -31,6 +31,7 @@ from picker.extproc.wire import enclosed, length_at, varint
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from picker.extproc._generated.base_pb2 import HeaderMap
     from picker.extproc.effects import Buffer
     from picker.routing.decision import Refusal
 
@@ -50,6 +51,10 @@ _METADATA_CONTEXT: Final = 0x42
 _BODY: Final = 0x0A
 _END_TRUE: Final = b"\x10\x01"
 _END_FALSE: Final = b"\x10\x00"
+
+_MORE: Final = 0x80
+"""From here on a byte of a length says that another one follows."""
+_LONG: Final = _MORE + 2
 
 # Whole answers that say "go on" for one phase: an empty CommonResponse, or an empty TrailersResponse.
 RESPONSE_HEADERS_CONTINUE: Final = b"\x12\x02\x0a\x00"
@@ -96,19 +101,30 @@ def read_body_message(message: bytes) -> BodyMessage | None:
     then ``end_of_stream``, either left out where it is empty or false, and lengths in their
     shortest form or not.
     """
-    if not message or message[0] not in _BODY_TAGS:
+    if len(message) < 2 or message[0] not in _BODY_TAGS:  # noqa: PLR2004 - tag and length
         return None
-    stop, position = length_at(message, 1)
-    rest = message[stop:] if stop >= 0 else b""
-    if stop < 0 or (rest and not _is_metadata_context(rest)):
+    # Lengths of one byte are read in place: they are those of nearly all chunks of answers.
+    position = 2
+    stop = message[1] + 2
+    if stop >= _LONG or stop > len(message):
+        stop, position = length_at(message, 1)
+        if stop < 0:
+            return None
+    rest = message[stop:]
+    if rest and not _is_metadata_context(rest):
         return None
     begin = end = position
     if position < stop and message[position] == _BODY:
-        end, begin = length_at(message, position + 1)
+        begin = position + 2
+        end = begin + message[position + 1] if begin <= stop else -1
+        if end - begin >= _MORE:
+            end, begin = length_at(message, position + 1)
         if not begin <= end <= stop:
             return None
+    if end == stop:
+        return BodyMessage(message[0], memoryview(message)[begin:end], False, rest)
     last = message[end:stop]
-    if last and last not in (_END_FALSE, _END_TRUE):
+    if last not in (_END_FALSE, _END_TRUE):
         return None
     return BodyMessage(message[0], memoryview(message)[begin:end], last == _END_TRUE, rest)
 
@@ -117,12 +133,57 @@ def _is_metadata_context(rest: bytes) -> bool:
     return rest[0] == _METADATA_CONTEXT and length_at(rest, 1)[0] == len(rest)
 
 
+def echo_of_chunk(message: bytes, beside: bytes) -> bytes | None:
+    """The streamed answer that passes a response's chunk on as it came. None: it is not the usual one.
+
+    Usual is a chunk that is not empty, does not end the body, is shorter than 16 KiB, and has the
+    metadata ``beside`` it or none. HttpBody and StreamedBodyResponse number their fields alike, so that
+    all between the tags stays as it is.
+    """
+    if len(message) < 5 or message[0] != RESPONSE_BODY:  # noqa: PLR2004 - tags, lengths, and one byte
+        return None
+    size, start = message[1], 2
+    if size >= _MORE:
+        size, start = size & 0x7F | message[2] << 7, 3
+        if size >= _MORE << 7:
+            return None
+    if message[start] != _BODY:
+        return None
+    stop = start + size
+    # What the body's length says, in one byte or two, must be what is left.
+    length, begin = message[start + 1], start + 2
+    if length >= _MORE:
+        length, begin = length & 0x7F | message[start + 2] << 7, start + 3
+    if not length or begin + length != stop or (stop != len(message) and message[stop:] != beside):
+        return None
+    return _echo_prefix(size) + message[start:stop]
+
+
+@lru_cache(maxsize=4096)
+def _echo_prefix(size: int) -> bytes:
+    return enclosed(b"", size, 0x1A, _BODY_MUTATION, _COMMON, RESPONSE_BODY_ANSWER)
+
+
 def parse(message: bytes) -> ProcessingRequest | None:
     """Read any message by protobuf. None: it cannot be decoded."""
     try:
         return ProcessingRequest.FromString(message)
     except DecodeError:
         return None
+
+
+def header_dict(headers: HeaderMap) -> dict[str, str]:
+    """Headers by lower-case name, the values of a repeated one joined by a comma.
+
+    Envoy fills ``raw_value`` and writes names in lower case; test clients and other gateways may
+    fill ``value`` and write names as they like. Bytes are read as Latin-1, which never fails.
+    """
+    found: dict[str, str] = {}
+    for header in headers.headers:
+        name = header.key.lower()
+        value = header.raw_value.decode("latin-1") or header.value
+        found[name] = f"{found[name]},{value}" if name in found else value
+    return found
 
 
 def streamed(tag: int, *segments: Buffer, end_of_stream: bool) -> tuple[Buffer, ...]:

@@ -57,10 +57,13 @@ _remembered = lru_cache(maxsize=512)(_read)
 
 def beside(request: ProcessingRequest) -> Beside:
     """What a parsed message says beside its phase."""
-    metadata, config = request.metadata_context, request.protocol_config
     modes = None
     if request.HasField("protocol_config"):
+        config = request.protocol_config
         modes = int(config.request_body_mode), int(config.response_body_mode)
+    if not request.HasField("metadata_context"):
+        return Beside(None, "", False, modes)
+    metadata = request.metadata_context
     return Beside(subset_hint(metadata), served_endpoint(metadata), is_balanced(metadata), modes)
 
 

@@ -102,6 +102,11 @@ class ResponseSide:
             return True
         return self.mode == DUPLEX and (picked or self.begun)
 
+    @property
+    def is_echoed(self) -> bool:
+        """Whether its body is on its way, and we only pass its chunks on as they are."""
+        return self.body_seen and self._body is not None and self._body.is_echoed
+
     def outcome(self, cause: Cause) -> Outcome:
         """How the request ended."""
         usage = self._body.usage if self._body is not None else None

@@ -14,13 +14,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from picker.extproc.effects import Done, Ended, FirstToken, Send
-from picker.extproc.headers import (
-    HEADERS_TAGS,
-    REQUEST_HEADERS,
+from picker.extproc.messages import (
+    RESPONSE_BODY,
+    echo_of_chunk,
     header_dict,
-    read_headers_message,
+    immediate,
+    parse,
+    read_body_message,
 )
-from picker.extproc.messages import RESPONSE_BODY, immediate, parse, read_body_message
 from picker.extproc.metadata import beside, read_beside
 from picker.extproc.options import SessionOptions, Surroundings
 from picker.extproc.request import RequestSide
@@ -48,6 +49,7 @@ class Session:
     __slots__ = (
         "_beside",
         "_done",
+        "_echoing",
         "_ended",
         "_half_closed",
         "_modes_told",
@@ -67,6 +69,9 @@ class Session:
         self._half_closed = False
         self._ended = False
         self._done = False
+        self._echoing = (
+            False  # chunks of the response, of which nothing more is to be learned, go straight back
+        )
 
     # What the surroundings want to know.
 
@@ -88,10 +93,12 @@ class Session:
 
     def receive(self, message: bytes) -> list[Effect]:
         """Take one whole ProcessingRequest."""
+        if self._echoing:
+            answer = echo_of_chunk(message, self._beside)
+            if answer is not None:
+                return [Send((answer,))]
         if self._done:
             return []
-        if message and message[0] in HEADERS_TAGS:
-            return self._receive_headers(message)
         body = read_body_message(message)
         if body is None:
             return self._receive_parsed(message)
@@ -132,20 +139,8 @@ class Session:
             effects.append(Done())
         return effects
 
-    def _receive_headers(self, message: bytes) -> list[Effect]:
-        read = read_headers_message(message)
-        if read is None:
-            return self._receive_parsed(message)
-        tag, headers, end, rest = read
-        if rest and rest != self._beside and not self._read_beside(rest):
-            return self._fail()
-        self._started = True
-        if tag == REQUEST_HEADERS:
-            return self._request_headers(headers, end=end)
-        return self._response_headers(headers, end=end)
-
     def _read_beside(self, fields: bytes) -> bool:
-        """Take what stands beside a phase. The same comes with every message; it is taken once."""
+        """Take what stands beside a body. The same comes with every message; it is taken once."""
         told = read_beside(fields)
         if told is None:
             return False
@@ -228,8 +223,10 @@ class Session:
         if response.is_over:
             return []
         effects = response.body(data, end=end)
-        if data and not response.body_seen and response.first_chunk(data) and self._is_open:
-            effects.append(FirstToken())
+        if data and not response.body_seen:
+            if response.first_chunk(data) and self._is_open:
+                effects.append(FirstToken())
+            self._echoing = response.is_echoed
         if end:
             self._end_response(effects)
         return effects
@@ -250,6 +247,7 @@ class Session:
 
     def _end_response(self, effects: list[Effect]) -> None:
         self._response.is_over = True
+        self._echoing = False
         self._end_request(effects, Cause.COMPLETE)
 
     def _end_request(self, effects: list[Effect], cause: Cause) -> None:
@@ -300,6 +298,7 @@ class Session:
         """Leave nothing open: no question, no held byte, no request without an end."""
         effects = self._request.give_up()
         self._done = True
+        self._echoing = False
         self._end_request(effects, cause)
         return effects
 

@@ -103,6 +103,33 @@ def test_a_streamed_answer_is_what_protobuf_writes(body: bytes, end: bool, tag: 
     assert not body or any(segment is view for segment in segments)
 
 
+@given(bodies, st.booleans(), st.sampled_from(["request_body", "response_body"]), contexts, st.booleans())
+def test_the_echo_of_a_chunk_is_the_streamed_answer(
+    body: bytes, end: bool, phase: str, context: dict[str, dict[str, str]], known: bool
+) -> None:
+    raw = message(phase, body=body, end=end, metadata=context)
+    beside = message(phase, metadata=context)[2:]
+    echo = messages.echo_of_chunk(raw, beside if known else b"")
+    usual = phase == "response_body" and 0 < len(body) < (16 << 10) - 8 and not end
+    if usual and (known or not beside):
+        answer = messages.streamed(messages.RESPONSE_BODY_ANSWER, body, end_of_stream=False)
+        assert echo == b"".join(answer)
+    elif not usual and len(body) not in range((16 << 10) - 8, 16 << 10):
+        assert echo is None
+
+
+@given(st.lists(pieces, max_size=8).map(b"".join), st.sampled_from([b"", b"\x42\x00"]))
+def test_what_is_echoed_is_a_whole_chunk(raw: bytes, beside: bytes) -> None:
+    echo = messages.echo_of_chunk(raw, beside)
+    if echo is not None:
+        read = messages.read_body_message(raw)
+        assert read is not None
+        assert (read.tag, read.end_of_stream) == (messages.RESPONSE_BODY, False)
+        assert read.rest in (b"", beside)
+        answer = messages.streamed(messages.RESPONSE_BODY_ANSWER, read.data, end_of_stream=False)
+        assert ProcessingResponse.FromString(echo) == ProcessingResponse.FromString(b"".join(answer))
+
+
 @given(st.lists(bodies, max_size=4))
 def test_a_chunk_may_come_in_segments(segments: list[bytes]) -> None:
     parts = messages.streamed(messages.REQUEST_BODY_ANSWER, *segments, end_of_stream=True)
@@ -195,6 +222,22 @@ def test_plain_answers_to_trailers(raw: bytes, phase: str) -> None:
     wanted = ProcessingResponse()
     getattr(wanted, phase).SetInParent()
     assert raw == wanted.SerializeToString()
+
+
+def test_header_names_and_values_of_other_gateways() -> None:
+    request = ProcessingRequest()
+    headers = request.request_headers.headers
+    headers.headers.add(key="X-Model", value="plain")
+    headers.headers.add(key="x-both", value="plain", raw_value=b"raw")
+    headers.headers.add(key="x-many", raw_value=b"1")
+    headers.headers.add(key="X-Many", raw_value=b"2")
+    headers.headers.add(key="x-bytes", raw_value=b"caf\xe9")
+    assert messages.header_dict(headers) == {
+        "x-model": "plain",
+        "x-both": "raw",
+        "x-many": "1,2",
+        "x-bytes": "café",
+    }
 
 
 @pytest.mark.parametrize(
