@@ -205,8 +205,7 @@ class Session:
         if request.is_undecided:
             # A reply of the gateway itself: a timeout, or a body that it will not buffer. No endpoint
             # has seen the request, so this status is not one's.
-            effects += request.give_up()
-            self._end_request(effects, Cause.ABORTED)
+            self._give_up_request(effects)
             effects.append(response.local_reply(headers))
         else:
             effects.append(
@@ -222,7 +221,9 @@ class Session:
         response = self._response
         if response.is_over:
             return []
-        effects = response.body(data, end=end)
+        effects: list[Effect] = []
+        self._give_up_request(effects)
+        effects += response.body(data, end=end)
         if data and not response.body_seen:
             if response.first_chunk(data) and self._is_open:
                 effects.append(FirstToken())
@@ -234,7 +235,9 @@ class Session:
     def _response_trailers(self) -> list[Effect]:
         if self._response.is_over:
             return []
-        effects = self._response.trailers()
+        effects: list[Effect] = []
+        self._give_up_request(effects)
+        effects += self._response.trailers()
         self._end_response(effects)
         return effects
 
@@ -244,6 +247,15 @@ class Session:
     def _is_open(self) -> bool:
         """Whether a decision was given whose end was not told yet."""
         return bool(self._request.destination) and not self._ended
+
+    def _give_up_request(self, effects: list[Effect]) -> None:
+        """A request that is answered before it was decided about is decided about no more.
+
+        Nobody would tell the end of such a decision.
+        """
+        if self._request.is_undecided:
+            effects += self._request.give_up()
+            self._end_request(effects, Cause.ABORTED)
 
     def _end_response(self, effects: list[Effect]) -> None:
         self._response.is_over = True
