@@ -6,7 +6,7 @@ Nobody changes an effect; they are not frozen since making a frozen one takes th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Buffer = bytes | memoryview
 
 
+@final
 @dataclass(slots=True)
 class Send:
     """Send one ProcessingResponse: the concatenation of ``segments``, which are never copied here."""
@@ -24,6 +25,7 @@ class Send:
     segments: Sequence[Buffer]
 
 
+@final
 @dataclass(slots=True)
 class Ask:
     """Ask routing, and bring the answer by ``Session.decided``.
@@ -39,11 +41,13 @@ class Ask:
     simplest: bool = False
 
 
+@final
 @dataclass(slots=True)
 class Cancel:
     """The last ``Ask`` needs no answer any more."""
 
 
+@final
 @dataclass(slots=True)
 class NotRewritten:
     """Another model should be asked for, but the body cannot be made to name it: the client's name stays."""
@@ -51,11 +55,13 @@ class NotRewritten:
     reason: str
 
 
+@final
 @dataclass(slots=True)
 class FirstToken:
     """The first byte of the answer's body was seen (never: response headers)."""
 
 
+@final
 @dataclass(slots=True)
 class Ended:
     """The request is over as far as the picker can see. At most once, only after a decision."""
@@ -63,6 +69,7 @@ class Ended:
     outcome: Outcome
 
 
+@final
 @dataclass(slots=True)
 class Done:
     """Close the stream: OK where ``error`` is empty, else reset it (a body may be in flight).

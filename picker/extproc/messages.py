@@ -94,7 +94,7 @@ class BodyMessage(NamedTuple):
     rest: bytes
 
 
-def read_body_message(message: bytes) -> BodyMessage | None:
+def read_body_message(message: bytes) -> BodyMessage | None:  # noqa: PLR0911 - one for each thing that may be unusual
     """Read a body message without copying the body. None: it is no body message, or an unusual one.
 
     Usual is what Envoy writes: the body, then at most the metadata context; in the body the bytes,
