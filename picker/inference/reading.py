@@ -232,7 +232,7 @@ def _named(headers: Mapping[str, str], spellings: tuple[str, ...]) -> str:
     return ""
 
 
-def _obstacle(headers: Mapping[str, str], surface: Surface) -> str:
+def _obstacle(headers: Mapping[str, str], surface: Surface) -> str:  # noqa: PLR0911 - one for each
     """Why a body with these headers can not be read as the surface's; empty where it may be."""
     if "upgrade" in headers or ":protocol" in headers:
         return "an upgraded connection has no body"
