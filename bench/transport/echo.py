@@ -13,6 +13,7 @@ from picker.serving.health import Health
 from picker.serving.http2.transport import Http2Transport
 from picker.serving.listening import Address
 from picker.serving.options import TransportOptions, message_limit
+from picker.serving.tls import ServerTls
 
 if TYPE_CHECKING:
     from picker.serving.contract import Stream, Transport
@@ -43,16 +44,17 @@ class Echo:
 
 @click.command()
 @click.option("--transport", type=click.Choice(TRANSPORTS), required=True)
-def main(transport: str) -> None:
-    """Serve in plaintext on a free port of the loopback until SIGTERM."""
-    uvloop.run(_serve(transport))
+@click.option("--tls", is_flag=True, help="With a certificate of its own making.")
+def main(*, transport: str, tls: bool) -> None:
+    """Serve on a free port of the loopback until SIGTERM."""
+    uvloop.run(_serve(transport, ServerTls() if tls else None))
 
 
-async def _serve(name: str) -> None:
+async def _serve(name: str, tls: ServerTls | None) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    options = TransportOptions(Address("127.0.0.1", 0, "--transport"), message_limit(MAX_BODY))
+    options = TransportOptions(Address("127.0.0.1", 0, "--transport"), message_limit(MAX_BODY), tls)
     server = _transport(name, options)
     port = await server.start()
     print(f"listening on 127.0.0.1:{port}", flush=True)
