@@ -164,7 +164,10 @@ class ExtProcStream:
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:  # grows while it runs: an answered question causes further effects
             if type(effect) is Send:
-                self._stream.send(effect.segments)
+                if effect.soon:
+                    self._stream.send_soon(effect.segments)
+                else:
+                    self._stream.send(effect.segments)
             elif type(effect) is Ask:
                 effects += self._ask(effect)
             elif type(effect) is FirstToken:

@@ -20,9 +20,13 @@ Buffer = bytes | memoryview
 @final
 @dataclass(slots=True)
 class Send:
-    """Send one ProcessingResponse: the concatenation of ``segments``, which are never copied here."""
+    """Send one ProcessingResponse: the concatenation of ``segments``, which are never copied here.
+
+    ``soon``: it is one of many chunks of an answer, and may wait a moment for the next.
+    """
 
     segments: Sequence[Buffer]
+    soon: bool = False
 
 
 @final

@@ -86,8 +86,9 @@ class RequestSide:
 
     ``mode`` is the gateway's body mode for requests, set before anything else happens. ``question`` is
     there from the headers on, ``asked`` while an answer is awaited. ``destination`` is what was decided
-    last, "" before. Once there is a ``refusal``, nobody is to be asked any more. ``is_held_open``: its body
-    came as one message, and the gateway holds the stream to the end of the response.
+    last, "" before; ``response_headers`` what the client is to be told of it. Once there is a
+    ``refusal``, nobody is to be asked any more. ``is_held_open``: its body came as one message, and the
+    gateway holds the stream to the end of the response.
     """
 
     __slots__ = (
@@ -108,6 +109,7 @@ class RequestSide:
         "mode",
         "question",
         "refusal",
+        "response_headers",
     )
 
     def __init__(self, options: SessionOptions, budget: BodyBudget, surroundings: Surroundings) -> None:
@@ -117,6 +119,7 @@ class RequestSide:
         self.question: Question | None = None
         self.asked: Ask | None = None
         self.destination = ""
+        self.response_headers: tuple[tuple[str, str], ...] = ()
         self.is_held_open = False
         self.refusal: Refusal | None = None
         self._state = _State.BEGIN
@@ -243,6 +246,7 @@ class RequestSide:
             return []
         destination, before = ",".join(answer.endpoints), self.destination
         self.destination = destination
+        self.response_headers = answer.response_headers
         if self._state is _State.BODY_ASKED:
             return self._pass_on([self._body_answer(destination if destination != before else "")])
         effects: list[Effect] = [self._header_answer(destination)]

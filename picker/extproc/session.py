@@ -96,7 +96,7 @@ class Session:
         if self._echoing:
             answer = echo_of_chunk(message, self._beside)
             if answer is not None:
-                return [Send((answer,))]
+                return [Send((answer,), soon=True)]
         if self._done:
             return []
         body = read_body_message(message)
@@ -208,6 +208,7 @@ class Session:
             self._give_up_request(effects)
             effects.append(response.local_reply(headers))
         else:
+            response.told = request.response_headers
             effects.append(
                 response.headers(
                     headers, request.question, request.mode, rewritten=request.is_rewritten, end=end

@@ -204,6 +204,8 @@ class _Call:
             self._flushing = True
             self._flusher = asyncio.create_task(self._flush_apart())
 
+    send_soon = send
+
     def finish(self) -> None:
         """Close OK after what is queued. See ``contract.Stream``."""
         if self._over:
