@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from bench.e2e.cases import Case
+    from bench.e2e.peer import Peer
     from bench.e2e.subject import Kind, Subject
     from bench.rig.envoy import Mode
 
@@ -57,6 +58,7 @@ class Plan:
     cases: Sequence[Case]
     modes: Sequence[Mode]
     subjects: Sequence[Kind] = KINDS
+    peers: Sequence[Peer] = ()
     runs: int = 3
     duration: float = 10.0
     servers: int = 8
@@ -66,7 +68,8 @@ class Plan:
     @property
     def doors(self) -> tuple[Door, ...]:
         """Without a picker, and one a subject and mode; the same mode's next to each other."""
-        return (ALONE, *(Door(subject, mode) for mode in self.modes for subject in self.subjects))
+        subjects = (*self.subjects, *(peer.name for peer in self.peers))
+        return (ALONE, *(Door(subject, mode) for mode in self.modes for subject in subjects))
 
     @property
     def steps(self) -> int:
@@ -117,9 +120,11 @@ async def run_once(plan: Plan, run: int, progress: Callable[[str], None]) -> Run
     """
     async with AsyncExitStack() as stack:
         servers = await stack.enter_async_context(Servers(count=plan.servers))
-        subjects = {
+        subjects: dict[str, Subject] = {
             kind: await stack.enter_async_context(running(kind, servers.addresses)) for kind in plan.subjects
         }
+        for peer in plan.peers:
+            subjects[peer.name] = await stack.enter_async_context(peer.running(servers.addresses))
         listeners = [Listener(name=ALONE.name, endpoints=servers.addresses)]
         listeners += [
             _asking(subject, Door(kind, mode), mode, servers.addresses)
@@ -131,7 +136,7 @@ async def run_once(plan: Plan, run: int, progress: Callable[[str], None]) -> Run
             target = Target(address=envoy.address(door.name))
             await closed_loop(target, lambda _: Request(b"{}"), clients=4, duration=WARM_UP_SECONDS)
         idle = await _idle(subjects)
-        pids: dict[str, int] = {kind: subject.pid for kind, subject in subjects.items()}
+        pids = {kind: subject.pid for kind, subject in subjects.items()}
         measurements: list[Measurement] = []
         turn = run % len(plan.doors)
         for case in plan.cases:
@@ -147,7 +152,7 @@ def _asking(subject: Subject, door: Door, mode: Mode, endpoints: Sequence[str]) 
     return Listener(name=door.name, endpoints=endpoints, balancer="picker", ext_proc=ext_proc)
 
 
-async def _idle(subjects: Mapping[Kind, Subject]) -> dict[str, float]:
+async def _idle(subjects: Mapping[str, Subject]) -> dict[str, float]:
     before = {kind: cpu_seconds(subject.pid) for kind, subject in subjects.items()}
     await asyncio.sleep(IDLE_SECONDS)
     return {

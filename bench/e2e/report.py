@@ -90,9 +90,10 @@ def pairs(runs: Sequence[Run]) -> dict[tuple[str, str, str], list[Pair]]:
 
 def introduction(plan: Plan) -> str:
     """Say what is going to be run."""
+    names = ", ".join((*plan.subjects, *(peer.name for peer in plan.peers)))
     loads = [f"  {case.name}: {case.describe()}" for case in plan.cases]
     return (
-        f"{', '.join(plan.subjects)} before {plan.servers} simulated servers, Envoy with {plan.concurrency} "
+        f"{names} before {plan.servers} simulated servers, Envoy with {plan.concurrency} "
         f"worker(s), modes {', '.join(plan.modes)}, beside the same Envoy without a picker.\n"
         f"{plan.runs} run(s) of {plan.duration:g} s a load, about {plan.expected_seconds:.0f} s in all:\n"
         + "\n".join(loads)
@@ -149,9 +150,10 @@ def conclusion(runs: Sequence[Run]) -> str:
     return "\n".join((*lines, LEFT_OUT))
 
 
-def as_json(plan: Plan, runs: Sequence[Run]) -> bytes:
+def as_json(plan: Plan, runs: Sequence[Run], **more: object) -> bytes:
     """Give all that was measured and on what. A time of null is infinite: that many requests failed."""
     document: dict[str, Any] = {
+        **more,
         "plan": asdict(plan),
         "machine": {
             "cores": os.cpu_count(),
