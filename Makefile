@@ -7,7 +7,7 @@ BIN := .venv/bin
 GENERATE := $(BIN)/python proto/generate.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench proto kube python
+.PHONY: help setup demo test lint bench conformance fuzz kube proto python
 .DELETE_ON_ERROR:
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make test    all tests; TESTS=tests/routing for some"
 	@echo "make lint    ruff, mypy, import-linter, buf, and whether generated code is up to date"
 	@echo "make bench   what the picker costs, through a real Envoy"
+	@echo "make conformance  h2spec against our HTTP/2 (needs Go); make fuzz  ten minutes of random clients"
 	@echo "make proto   write picker/extproc/_generated from proto/"
 	@echo "make setup   .venv with everything for these"
 	@echo "make kube    a Kubernetes API server for the tests that need one: needs Go, takes some ten minutes once"
@@ -38,6 +39,12 @@ lint: .venv/dev.stamp
 
 bench: .venv/demo.stamp
 	$(BIN)/python -m bench.e2e
+
+conformance: .venv/dev.stamp
+	$(BIN)/python -m tests.conformance
+
+fuzz: .venv/dev.stamp
+	$(BIN)/python -m tests.fuzz
 
 proto: .venv/dev.stamp
 	$(GENERATE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import random
 import secrets
@@ -37,8 +38,7 @@ from picker.routing.clusters import ClusterDraw
 from picker.routing.router import Router
 from picker.serving.contract import ServingError
 from picker.serving.drain import Drain
-from picker.serving.grpcio import GrpcioTransport
-from picker.serving.health import Health, HealthServer
+from picker.serving.health import Health
 from picker.serving.http2.transport import Http2Transport
 from picker.serving.listening import Address
 from picker.serving.options import TransportOptions, message_limit
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from picker.endpoints.endpoint import Endpoint
     from picker.kube.client import KubeClient
     from picker.objects.rules import ObjectSet
-    from picker.serving.contract import Transport
+    from picker.serving.contract import Accept, Transport
     from picker.settings import Settings
     from scorer.fleet import Slot
     from scorer.policy import Policy
@@ -67,6 +67,11 @@ FIRST_SCRAPES = 1.0
 """Seconds the start waits for one scrape attempt of every endpoint; without pages it is ready too."""
 TICK = 0.5
 """Seconds between two looks of routing at what expires; nothing that it decides hangs on them."""
+
+PROBE = 64 * 1024
+"""Bytes of the largest message that the health port takes; the names asked for are short."""
+PROBES = 1024 * 1024
+"""Bytes of unfinished ones, over all its clients."""
 
 
 class StartError(Exception):
@@ -159,6 +164,9 @@ class App:
             tasks.keep_running("scraping", scraper.run)
             tasks.keep_running("expiry", self._expire)
             await scraper.first_attempts(FIRST_SCRAPES)
+            # What is there now stays: no full collection has to look at it, which took 30 ms each time.
+            gc.collect()
+            gc.freeze()
             self._health.set_ready(True)
             election = self._election(kube)
             if election is not None:
@@ -204,15 +212,17 @@ class App:
     async def _open_ports(self, stack: contextlib.AsyncExitStack, transport: Transport) -> int:
         """Take every port before anything is said or served; returns ext_proc's. Raises StartError."""
         settings = self._settings
-        health_server = HealthServer(self._health, self._address("health_port"))
+        probes = self._serving(
+            None, TransportOptions(self._address("health_port"), PROBE, max_unfinished=PROBES)
+        )
         metrics_server = MetricsServer(
             Place(settings.bind, settings.metrics_port), self._metrics, ready=lambda: self._health.serving
         )
         try:
             port = transport.bind()
             stack.push_async_callback(transport.stop, 0)
-            await health_server.start()
-            stack.push_async_callback(health_server.stop)
+            await probes.start()
+            stack.push_async_callback(probes.stop, 0)
             await metrics_server.start()
             stack.push_async_callback(metrics_server.stop)
         except (ServingError, HttpError) as error:
@@ -301,9 +311,15 @@ class App:
             tls=tls,
             max_unfinished=settings.max_buffered,
         )
-        if settings.transport == "grpcio":
-            return GrpcioTransport(streams.accept, self._health, options)
-        return Http2Transport(streams.accept, self._health, options)
+        return self._serving(streams.accept, options)
+
+    def _serving(self, accept: Accept | None, options: TransportOptions) -> Transport:
+        """What serves a port: ext_proc and health, or health alone."""
+        if self._settings.transport == "grpcio":
+            from picker.serving.grpcio import GrpcioTransport  # noqa: PLC0415 - 20 MB and 0.2 s
+
+            return GrpcioTransport(accept, self._health, options)
+        return Http2Transport(accept, self._health, options)
 
     def _address(self, name: str) -> Address:
         return Address(self._settings.bind or "", getattr(self._settings, name), variable(name))

@@ -11,13 +11,13 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from picker.extproc.effects import Ask, Cancel, Done, Ended, FirstToken, NotRewritten, Send
+from picker.extproc.effects import Ask, Cancel, Done, Ended, FirstToken, Send
 from picker.extproc.session import Session, SessionOptions, Surroundings
 from picker.routing.decision import Cause, Decision, Outcome, Refusal
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from picker.extproc.bodies import BodyBudget
     from picker.extproc.effects import Effect
@@ -137,45 +137,52 @@ class ExtProcStream:
 
     def received(self, message: bytes) -> None:
         """Take one message of the gateway."""
-        self._guarded(lambda: self._session.receive(message))
+        try:
+            self._carry_out(self._session.receive(message))
+        except Exception:  # noqa: BLE001 - logged there
+            self._failed()
 
     def closed(self, *, clean: bool) -> None:
         """Take the end of the gateway's messages."""
         self._guarded(lambda: self._session.closed(clean=clean))
         self._shared.observer.stream_closed()
 
-    def _guarded(self, step: Callable[[], Sequence[Effect]]) -> None:
+    def _guarded(self, step: Callable[[], list[Effect]]) -> None:
         """Run one step of the session; a fault of ours resets this stream and nothing else."""
         try:
             self._carry_out(step())
-        except Exception:
-            log.exception("a stream is reset because of an internal error")
-            self._shared.observer.internal_error("stream")
-            self._cancel()
-            self._ended(Outcome(Cause.ABORTED))
-            self._stream.abort("internal error")
+        except Exception:  # noqa: BLE001 - logged there
+            self._failed()
 
-    def _carry_out(self, effects: Sequence[Effect]) -> None:
-        work = list(effects)
-        for effect in work:  # grows while it runs: an answered question causes further effects
-            match effect:
-                case Send():
+    def _failed(self) -> None:
+        log.exception("a stream is reset because of an internal error")  # noqa: LOG004 - called where it is caught
+        self._shared.observer.internal_error("stream")
+        self._cancel()
+        self._ended(Outcome(Cause.ABORTED))
+        self._stream.abort("internal error")
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:  # grows while it runs: an answered question causes further effects
+            if type(effect) is Send:
+                if effect.soon:
+                    self._stream.send_soon(effect.segments)
+                else:
                     self._stream.send(effect.segments)
-                case Ask():
-                    work.extend(self._ask(effect))
-                case NotRewritten():
-                    self._shared.observer.not_rewritten(effect.reason)
-                case FirstToken():
-                    if self._ticket is not None:
-                        self._shared.routing.first_token(self._ticket, self._shared.loop.time())
-                case Ended():
-                    self._ended(effect.outcome)
-                case Cancel():
-                    self._cancel()
-                case Done():
-                    self._finish(effect)
+            elif type(effect) is Ask:
+                effects += self._ask(effect)
+            elif type(effect) is FirstToken:
+                if self._ticket is not None:
+                    self._shared.routing.first_token(self._ticket, self._shared.loop.time())
+            elif type(effect) is Ended:
+                self._ended(effect.outcome)
+            elif type(effect) is Done:
+                self._finish(effect)
+            elif type(effect) is Cancel:
+                self._cancel()
+            else:
+                self._shared.observer.not_rewritten(effect.reason)
 
-    def _ask(self, ask: Ask) -> Sequence[Effect]:
+    def _ask(self, ask: Ask) -> list[Effect]:
         shared = self._shared
         self._cancel()
         # Once a request: a provisional question is asked again with the body, a late one again as it is.
@@ -188,7 +195,7 @@ class ExtProcStream:
         self._pending = answer
         self._timer = shared.loop.call_later(shared.decision_timeout, self._expired)
         answer.then(lambda late: self._guarded(lambda: self._decided_late(late, ask, began)))
-        return ()
+        return []
 
     def _answer(self, ask: Ask) -> Answer | Pending:
         """Ask routing; a fault in choosing becomes a pick by the simplest policy."""
@@ -202,7 +209,7 @@ class ExtProcStream:
                 shared.observer.internal_error("routing")
         return shared.routing.ask(ask.question, ask.visibility, now, replaces=self._ticket, simplest=True)
 
-    def _take(self, answer: Answer, ask: Ask, seconds: float) -> Sequence[Effect]:
+    def _take(self, answer: Answer, ask: Ask, seconds: float) -> list[Effect]:
         if isinstance(answer, Decision):
             self._ticket = answer.ticket
             if not ask.provisional:
@@ -217,7 +224,7 @@ class ExtProcStream:
         if resolved and ask.question.model != ask.question.incoming_model:
             self._shared.observer.rewritten()
 
-    def _decided_late(self, answer: Answer, ask: Ask, began: float) -> Sequence[Effect]:
+    def _decided_late(self, answer: Answer, ask: Ask, began: float) -> list[Effect]:
         self._pending = None
         self._cancel()
         return self._take(answer, ask, time.perf_counter() - began)

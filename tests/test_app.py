@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -18,7 +19,6 @@ from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
 METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 DEADLINE = 20.0
@@ -136,6 +136,20 @@ async def test_usage_is_counted(tmp_path: Path) -> None:
         page = await picker.metrics()
         assert 'picker_tokens_total{kind="prompt"} 7.0' in page
         assert 'picker_tokens_total{kind="completion"} 3.0' in page
+
+
+def has_loaded(pid: int, library: str) -> bool:
+    return library in Path(f"/proc/{pid}/maps").read_text()
+
+
+@pytest.mark.parametrize(("transport", "loaded"), [("auto", False), ("http2", False), ("grpcio", True)])
+async def test_grpc_is_loaded_only_to_be_used(tmp_path: Path, transport: str, loaded: bool) -> None:
+    settings = {"PICKER_ENDPOINTS": "127.0.0.1:1", "PICKER_TRANSPORT": transport}
+    async with Picker(settings, directory=tmp_path) as picker:
+        assert has_loaded(picker.pid, "cygrpc") is loaded
+        async with grpc.aio.insecure_channel(picker.health_address) as channel:
+            ask = channel.unary_unary("/grpc.health.v1.Health/Check")
+            assert await ask(b"", timeout=DEADLINE) == b"\x08\x01"  # SERVING
 
 
 async def test_a_mistake_in_the_objects_file_is_one_line_at_the_start(tmp_path: Path) -> None:

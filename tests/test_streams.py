@@ -37,6 +37,8 @@ class Wire:
     def send(self, segments: Sequence[bytes | memoryview]) -> None:
         self.sent.append(b"".join(segments))
 
+    send_soon = send
+
     def finish(self) -> None:
         self.end = self.end or "finished"
 

@@ -1,11 +1,11 @@
-"""``python -m bench.e2e``: what the picker costs in CPU and time to first byte, through a real Envoy."""
+"""``python -m bench.e2e``: what the picker and the echoes cost, side by side, through a real Envoy."""
 
 from __future__ import annotations
 
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 import uvloop
@@ -14,8 +14,9 @@ from rich.progress import Progress
 
 from bench.e2e.cases import CASES, Case
 from bench.e2e.measure import Plan, run_once
-from bench.e2e.report import as_json, conclusion, introduction, table
-from bench.e2e.subject import Kind
+from bench.e2e.picture import picture
+from bench.e2e.report import as_json, conclusion, goals, introduction, table
+from bench.e2e.subject import KINDS
 from bench.rig.child import PROJECT, ChildError
 from bench.rig.envoy import MODES
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from bench.e2e.measure import Run
 
 QUICK_SECONDS = 1.0
-FILE_WIDTH = 120
+FILE_WIDTH = 150
 """Columns of what is not printed on a terminal."""
 
 OUT = PROJECT / "bench" / "out"
@@ -39,16 +40,16 @@ OUT = PROJECT / "bench" / "out"
 @click.option("--chunks", type=click.IntRange(0), default=0, help="Chunks of its streamed answers.")
 @click.option("--interval", type=click.FloatRange(0), default=0.005, help="Seconds between two of them.")
 @click.option("--mode", "modes", multiple=True, type=click.Choice(MODES), default=("duplex", "buffered"))
-@click.option("--picker", "kind", type=click.Choice(get_args(Kind)), default="picker", show_default=True)
+@click.option("--subject", "subjects", multiple=True, type=click.Choice(KINDS), default=KINDS)
 @click.option("--runs", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--duration", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Of each load.")
 @click.option("--servers", type=click.IntRange(1), default=8, show_default=True)
 @click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, help="Envoy's workers.")
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--quick", is_flag=True, help="One short run: shows that all works, not what it costs.")
-@click.option("--out", type=click.Path(path_type=Path), default=OUT, help="Folder of the JSON.")
+@click.option("--out", type=click.Path(path_type=Path), default=OUT, help="Folder of JSON and picture.")
 def main(*, quick: bool, out: Path, **options: Any) -> None:  # noqa: ANN401 - checked by click
-    """Measure the picker's CPU and added time to first byte beside the same Envoy without it.
+    """Measure CPU and added time to first byte of each subject beside the same Envoy without any.
 
     Without a case, or figures of your own, all the built-in cases are run.
     """
@@ -69,11 +70,13 @@ def main(*, quick: bool, out: Path, **options: Any) -> None:  # noqa: ANN401 - c
         console.print(str(error), style="red", markup=False)
         sys.exit(1)
     console.print(table(runs))
-    console.print(conclusion(plan, runs), highlight=False)
+    console.print(goals(runs))
+    console.print(conclusion(runs), highlight=False)
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"e2e-{time.strftime('%Y%m%d-%H%M%S')}.json"
     path.write_bytes(as_json(plan, runs))
-    console.print(f"All figures: {path}", soft_wrap=True)
+    path.with_suffix(".svg").write_text(picture(runs))
+    console.print(f"All figures: {path}, and a picture beside it", soft_wrap=True)
 
 
 OWN = ("rate", "clients", "size", "chunks", "interval")

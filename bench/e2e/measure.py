@@ -1,27 +1,28 @@
-"""One run: the same load through the same Envoy, without a picker and with one in each body mode."""
+"""One run: the same load through the same Envoy, without a picker and with each subject in each body mode."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from bench.e2e.subject import running
+from bench.e2e.subject import KINDS, running
 from bench.rig.cpu import cpu_seconds, resident_bytes
 from bench.rig.envoy import Envoy, ExtProc, Listener, bootstrap
 from bench.rig.load import Request, Target, closed_loop, failures, first_bytes, percentile
 from bench.rig.servers import Servers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from bench.e2e.cases import Case
+    from bench.e2e.peer import Peer
     from bench.e2e.subject import Kind, Subject
     from bench.rig.envoy import Mode
 
-ALONE = "none"
-"""The door without a picker: Envoy's own round robin."""
+NOBODY = "none"
+"""The subject of the door without a picker: Envoy's own round robin."""
 
 MESSAGE_TIMEOUT_SECONDS = 10.0
 """Generous: on a crowded machine a late answer is a long latency here, not a failure."""
@@ -35,13 +36,29 @@ MICRO = 1e6
 MILLI = 1e3
 
 
+class Door(NamedTuple):
+    """One of Envoy's listeners: who is asked by it, in which mode."""
+
+    subject: str
+    mode: str
+
+    @property
+    def name(self) -> str:
+        """What the listener is called."""
+        return f"{self.subject}-{self.mode}".strip("-")
+
+
+ALONE = Door(NOBODY, "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """All that is run: every case through every door, ``runs`` times. ``duration`` in seconds."""
 
     cases: Sequence[Case]
     modes: Sequence[Mode]
-    kind: Kind = "picker"
+    subjects: Sequence[Kind] = KINDS
+    peers: Sequence[Peer] = ()
     runs: int = 3
     duration: float = 10.0
     servers: int = 8
@@ -49,9 +66,10 @@ class Plan:
     seed: int = 1
 
     @property
-    def doors(self) -> tuple[str, ...]:
-        """The names of Envoy's listeners: without a picker, and one a mode."""
-        return (ALONE, *self.modes)
+    def doors(self) -> tuple[Door, ...]:
+        """Without a picker, and one a subject and mode; the same mode's next to each other."""
+        subjects = (*self.subjects, *(peer.name for peer in self.peers))
+        return (ALONE, *(Door(subject, mode) for mode in self.modes for subject in subjects))
 
     @property
     def steps(self) -> int:
@@ -69,17 +87,18 @@ class Plan:
 class Measurement:
     """One case through one door in one run.
 
-    CPU in µs per request (``picker_us`` includes its scraping meanwhile), times to the first byte of
+    CPU in µs per request (the picker's includes its scraping meanwhile), times to the first byte of
     the answer's body in ms (infinite: failed), ``rate`` in requests a second.
     """
 
     case: str
-    door: str
+    subject: str
+    mode: str
     run: int
     requests: int
     failed: int
     rate: float
-    picker_us: float
+    subject_us: float
     envoy_us: float
     first_byte_p50: float
     first_byte_p99: float
@@ -87,15 +106,11 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run gave.
-
-    ``idle_us``: CPU of the picker in µs a second, without any request; ``resident_bytes``: its memory at
-    the end.
-    """
+    """What one run gave, and of each subject: CPU in µs a second without any request, memory at the end."""
 
     measurements: tuple[Measurement, ...]
-    idle_us: float
-    resident_bytes: int
+    idle_us: Mapping[str, float]
+    resident_bytes: Mapping[str, int]
 
 
 async def run_once(plan: Plan, run: int, progress: Callable[[str], None]) -> Run:
@@ -105,53 +120,68 @@ async def run_once(plan: Plan, run: int, progress: Callable[[str], None]) -> Run
     """
     async with AsyncExitStack() as stack:
         servers = await stack.enter_async_context(Servers(count=plan.servers))
-        subject = await stack.enter_async_context(running(plan.kind, servers.addresses))
-        listeners = [Listener(name=ALONE, endpoints=servers.addresses)]
-        listeners += [_asking(subject, mode, servers.addresses) for mode in plan.modes]
+        subjects: dict[str, Subject] = {
+            kind: await stack.enter_async_context(running(kind, servers.addresses)) for kind in plan.subjects
+        }
+        for peer in plan.peers:
+            subjects[peer.name] = await stack.enter_async_context(peer.running(servers.addresses))
+        listeners = [Listener(name=ALONE.name, endpoints=servers.addresses)]
+        listeners += [
+            _asking(subject, Door(kind, mode), mode, servers.addresses)
+            for kind, subject in subjects.items()
+            for mode in plan.modes
+        ]
         envoy = await stack.enter_async_context(Envoy(bootstrap(listeners), concurrency=plan.concurrency))
         for door in plan.doors:
-            target = Target(address=envoy.address(door))
+            target = Target(address=envoy.address(door.name))
             await closed_loop(target, lambda _: Request(b"{}"), clients=4, duration=WARM_UP_SECONDS)
-        idle_us = await _idle(subject)
+        idle = await _idle(subjects)
+        pids = {kind: subject.pid for kind, subject in subjects.items()}
         measurements: list[Measurement] = []
         turn = run % len(plan.doors)
         for case in plan.cases:
             for door in plan.doors[turn:] + plan.doors[:turn]:
-                progress(f"run {run + 1} of {plan.runs}: {case.name}, picker: {door}")
-                measurements.append(await _measure(plan, case, door, run, (subject, envoy)))
-        return Run(tuple(measurements), idle_us, resident_bytes(subject.pid))
+                progress(f"run {run + 1} of {plan.runs}: {case.name}, {door.subject} {door.mode}")
+                measurements.append(await _measure(plan, case, door, run, (pids.get(door.subject), envoy)))
+        memory = {kind: resident_bytes(pid) for kind, pid in pids.items()}
+        return Run(tuple(measurements), idle, memory)
 
 
-def _asking(subject: Subject, mode: Mode, endpoints: Sequence[str]) -> Listener:
+def _asking(subject: Subject, door: Door, mode: Mode, endpoints: Sequence[str]) -> Listener:
     ext_proc = ExtProc(address=subject.address, mode=mode, message_timeout=MESSAGE_TIMEOUT_SECONDS)
-    return Listener(name=mode, endpoints=endpoints, balancer="picker", ext_proc=ext_proc)
+    return Listener(name=door.name, endpoints=endpoints, balancer="picker", ext_proc=ext_proc)
 
 
-async def _idle(subject: Subject) -> float:
-    before = cpu_seconds(subject.pid)
+async def _idle(subjects: Mapping[str, Subject]) -> dict[str, float]:
+    before = {kind: cpu_seconds(subject.pid) for kind, subject in subjects.items()}
     await asyncio.sleep(IDLE_SECONDS)
-    return (cpu_seconds(subject.pid) - before) / IDLE_SECONDS * MICRO
+    return {
+        kind: (cpu_seconds(subject.pid) - before[kind]) / IDLE_SECONDS * MICRO
+        for kind, subject in subjects.items()
+    }
 
 
 async def _measure(
-    plan: Plan, case: Case, door: str, run: int, processes: tuple[Subject, Envoy]
+    plan: Plan, case: Case, door: Door, run: int, processes: tuple[int | None, Envoy]
 ) -> Measurement:
-    subject, envoy = processes
+    pid, envoy = processes
     await asyncio.sleep(SETTLE_SECONDS)
-    picker_before, envoy_before = cpu_seconds(subject.pid), cpu_seconds(envoy.pid)
-    target = Target(address=envoy.address(door))
+    subject_before = cpu_seconds(pid) if pid is not None else 0.0
+    envoy_before = cpu_seconds(envoy.pid)
+    target = Target(address=envoy.address(door.name))
     results = await case.drive(target, duration=plan.duration, seed=plan.seed)
-    picker_used = cpu_seconds(subject.pid) - picker_before
+    subject_used = cpu_seconds(pid) - subject_before if pid is not None else 0.0
     envoy_used = cpu_seconds(envoy.pid) - envoy_before
     times = first_bytes(results)
     return Measurement(
         case=case.name,
-        door=door,
+        subject=door.subject,
+        mode=door.mode,
         run=run,
         requests=len(results),
         failed=sum(failures(results).values()),
         rate=len(results) / plan.duration,
-        picker_us=picker_used / len(results) * MICRO,
+        subject_us=subject_used / len(results) * MICRO,
         envoy_us=envoy_used / len(results) * MICRO,
         first_byte_p50=percentile(times, 50) * MILLI,
         first_byte_p99=percentile(times, 99) * MILLI,

@@ -41,6 +41,8 @@ class _Out:
     def send(self, segments: Sequence[Buffer]) -> None:
         self.sent += sum(map(len, segments))
 
+    send_soon = send
+
     def finish(self) -> None:
         return
 

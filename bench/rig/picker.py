@@ -73,6 +73,11 @@ class Picker(Program):
         return f"{self._env['PICKER_BIND']}:{self._env['PICKER_GRPC_PORT']}"
 
     @property
+    def health_address(self) -> str:
+        """The ``ip:port`` of its health service."""
+        return f"{self._env['PICKER_BIND']}:{self._env['PICKER_HEALTH_PORT']}"
+
+    @property
     def metrics_url(self) -> str:
         """``http://ip:port`` of its ``/metrics`` and ``/readyz``."""
         return f"http://{self._env['PICKER_BIND']}:{self._env['PICKER_METRICS_PORT']}"

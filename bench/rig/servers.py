@@ -264,10 +264,15 @@ class Proxy:
         handle = {**DEPLOYMENT_LABELS, "actor_id": self.name, "handle": "handle"}
         replica = {**DEPLOYMENT_LABELS, "replica": "replica"}
         lines = [
+            _type("event_loop_scheduling_latency_ms", "histogram"),
             _series("event_loop_scheduling_latency_ms_count", self._requests.total(), loop, loop_type="main"),
+            _type("num_ongoing_requests_at_replicas", "gauge"),
             _series("num_ongoing_requests_at_replicas", slots.ongoing, handle),
+            _type("deployment_queued_queries", "gauge"),
             _series("deployment_queued_queries", slots.queued, handle),
+            _type("replica_processing_queries", "gauge"),
             _series("replica_processing_queries", slots.ongoing, replica),
+            _type("num_http_requests_total", "counter"),
         ]
         route = {"application": "default", "method": "POST", "route": "/"}
         for status, count in sorted(self._requests.items()):
@@ -281,11 +286,16 @@ def _series(name: str, value: float, labels: Mapping[str, str], **more: str) -> 
     return f"ray_serve_{name}{{{text}}} {value:.1f}\n"
 
 
+def _type(name: str, kind: str) -> str:
+    return f"# TYPE ray_serve_{name} {kind}\n"
+
+
 def _padding(size: int) -> bytes:
     """Series of no interest, as most of a Ray node's page is."""
     line = _series("other_bucket", 0, {"le": "+Inf", "route": "/0000"})
     count = size // len(line)
-    return "".join(line.replace("/0000", f"/{index:04}") for index in range(count)).encode()
+    series = "".join(line.replace("/0000", f"/{index:04}") for index in range(count))
+    return (_type("other", "histogram") + series if series else "").encode()
 
 
 @dataclass

@@ -37,7 +37,7 @@ FRAME = 16_384
 PATIENCE = 60.0
 _STEP = 1 << 30
 
-_REQUEST = Encoder().encode(
+REQUEST = Encoder().encode(
     [
         (name, value, True)  # never indexed: the same bytes for every stream
         for name, value in (
@@ -93,7 +93,7 @@ class Client:
         stream_id = self._next_id
         self._next_id += 2
         self._stream_window = self._initial_window
-        return stream_id, frame(HEADERS, END_HEADERS, stream_id, _REQUEST)
+        return stream_id, frame(HEADERS, END_HEADERS, stream_id, REQUEST)
 
     def send(self, data: bytes) -> None:
         """Send frames as they are."""

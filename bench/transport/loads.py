@@ -44,7 +44,8 @@ _CHUNK = _body(bytes(180))
 _LARGE_BODY = _body(bytes(400_000))
 
 
-def _in_a_frame(stream_id: int, content: bytes, flags: int = 0) -> bytes:
+def in_a_frame(stream_id: int, content: bytes, flags: int = 0) -> bytes:
+    """One message in one DATA frame."""
     return frame(DATA, flags, stream_id, MESSAGE_PREFIX.pack(0, len(content)) + content)
 
 
@@ -54,8 +55,8 @@ def _streams(client: Client, count: int, at_once: int) -> None:
         burst = []
         for _ in range(at_once):
             stream_id, opening = client.open()
-            burst += [opening, _in_a_frame(stream_id, _HEADERS)]
-            burst.append(_in_a_frame(stream_id, _SMALL_BODY, END_STREAM))
+            burst += [opening, in_a_frame(stream_id, _HEADERS)]
+            burst.append(in_a_frame(stream_id, _SMALL_BODY, END_STREAM))
         expected = client.answers + at_once
         client.send(b"".join(burst))
         client.until_answered(expected)
@@ -74,8 +75,8 @@ def in_bursts(client: Client, amount: int) -> None:
 def chunks(client: Client, amount: int) -> None:
     """Small messages of one stream, each sent when the one before was echoed."""
     stream_id, opening = client.open()
-    client.send(opening + _in_a_frame(stream_id, _HEADERS))
-    packet = _in_a_frame(stream_id, _CHUNK)
+    client.send(opening + in_a_frame(stream_id, _HEADERS))
+    packet = in_a_frame(stream_id, _CHUNK)
     echo = len(packet) // 2
     for _ in range(amount):
         expected = client.data + echo
@@ -87,7 +88,7 @@ def chunks(client: Client, amount: int) -> None:
 def megabytes(client: Client, amount: int) -> None:
     """Bodies of 400 kB on one stream, in frames of 16 KiB, each echoed before the next."""
     stream_id, opening = client.open()
-    client.send(opening + _in_a_frame(stream_id, _HEADERS))
+    client.send(opening + in_a_frame(stream_id, _HEADERS))
     for _ in range(round(amount * 1_000_000 / len(_LARGE_BODY))):
         expected = client.data + len(_LARGE_BODY)
         client.send_message(stream_id, _LARGE_BODY)
@@ -142,5 +143,5 @@ def _hold(client: Client, count: int) -> None:
     for _ in range(count):
         stream_id, opening = client.open()
         expected = client.data + 1  # at least the beginning of its answer
-        client.send(opening + _in_a_frame(stream_id, _HEADERS))
+        client.send(opening + in_a_frame(stream_id, _HEADERS))
         client.until_received(expected)

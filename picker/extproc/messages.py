@@ -1,8 +1,10 @@
 """The messages of one stream on the wire: reading what the gateway sent, building what it is told.
 
 Body messages are most of the traffic and all of its volume, so they are read by hand and their
-bytes are passed on as a view of the message they came in. Everything else, and every body message
-that is not exactly of the form Envoy writes, goes through protobuf. Both ways give the same.
+bytes are passed on as a view of the message they came in; answers are put together from their bytes.
+Everything else, and every body message that is not exactly of the form Envoy writes, goes through
+protobuf. Both ways give the same. (Headers read by hand in Python take half as long again as by
+protobuf, which is in C: 1.0 against 0.65 microseconds each.)
 
 Envoy's rules kept here (Envoy 1.40, seen by running it):
 
@@ -18,15 +20,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from picker.extproc._generated.base_pb2 import HeaderValue, HeaderValueOption
 from picker.extproc._generated.external_processor_pb2 import (
-    CommonResponse,
-    HeaderMutation,
     ImmediateResponse,
     ProcessingRequest,
     ProcessingResponse,
 )
 from picker.extproc.bodies import split
+from picker.extproc.wire import enclosed, length_at, varint
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -52,6 +52,10 @@ _BODY: Final = 0x0A
 _END_TRUE: Final = b"\x10\x01"
 _END_FALSE: Final = b"\x10\x00"
 
+_MORE: Final = 0x80
+"""From here on a byte of a length says that another one follows."""
+_LONG: Final = _MORE + 2
+
 # Whole answers that say "go on" for one phase: an empty CommonResponse, or an empty TrailersResponse.
 RESPONSE_HEADERS_CONTINUE: Final = b"\x12\x02\x0a\x00"
 REQUEST_BODY_CONTINUE: Final = b"\x1a\x02\x0a\x00"
@@ -62,9 +66,19 @@ RESPONSE_TRAILERS_CONTINUE: Final = b"\x32\x00"
 # Tags of the body answers in ProcessingResponse, for `streamed`.
 REQUEST_BODY_ANSWER: Final = 0x1A
 RESPONSE_BODY_ANSWER: Final = 0x22
-
-_LONGEST_VARINT: Final = 5
-"""Bytes of a length; a message of 2 GiB is beyond protobuf."""
+_REQUEST_HEADERS_ANSWER: Final = 0x0A
+_RESPONSE_HEADERS_ANSWER: Final = 0x12
+# Tags inside of answers: HeadersResponse and BodyResponse, CommonResponse, HeaderMutation,
+# HeaderValueOption, HeaderValue.
+_COMMON: Final = 0x0A
+_HEADER_MUTATION: Final = 0x12
+_BODY_MUTATION: Final = 0x1A
+_SET_HEADERS: Final = 0x0A
+_REMOVE_HEADERS: Final = 0x12
+_HEADER: Final = 0x0A
+_OVERWRITE: Final = b"\x18\x02"
+_KEY: Final = 0x0A
+_RAW_VALUE: Final = 0x1A
 
 
 class BodyMessage(NamedTuple):
@@ -80,45 +94,74 @@ class BodyMessage(NamedTuple):
     rest: bytes
 
 
-def read_body_message(message: bytes) -> BodyMessage | None:
+def read_body_message(message: bytes) -> BodyMessage | None:  # noqa: PLR0911 - one for each thing that may be unusual
     """Read a body message without copying the body. None: it is no body message, or an unusual one.
 
     Usual is what Envoy writes: the body, then at most the metadata context; in the body the bytes,
     then ``end_of_stream``, either left out where it is empty or false, and lengths in their
     shortest form or not.
     """
-    if not message or message[0] not in _BODY_TAGS:
+    if len(message) < 2 or message[0] not in _BODY_TAGS:  # noqa: PLR2004 - tag and length
         return None
-    stop, position = _length(message, 1)
-    rest = message[stop:] if stop >= 0 else b""
-    if stop < 0 or (rest and not _is_metadata_context(rest)):
+    # Lengths of one byte are read in place: they are those of nearly all chunks of answers.
+    position = 2
+    stop = message[1] + 2
+    if stop >= _LONG or stop > len(message):
+        stop, position = length_at(message, 1)
+        if stop < 0:
+            return None
+    rest = message[stop:]
+    if rest and not _is_metadata_context(rest):
         return None
     begin = end = position
     if position < stop and message[position] == _BODY:
-        end, begin = _length(message, position + 1)
+        begin = position + 2
+        end = begin + message[position + 1] if begin <= stop else -1
+        if end - begin >= _MORE:
+            end, begin = length_at(message, position + 1)
         if not begin <= end <= stop:
             return None
+    if end == stop:
+        return BodyMessage(message[0], memoryview(message)[begin:end], False, rest)
     last = message[end:stop]
-    if last and last not in (_END_FALSE, _END_TRUE):
+    if last not in (_END_FALSE, _END_TRUE):
         return None
     return BodyMessage(message[0], memoryview(message)[begin:end], last == _END_TRUE, rest)
 
 
-def _length(message: bytes, position: int) -> tuple[int, int]:
-    """The length at ``position``: where what it counts stops and starts. Stop is -1 if it is cut off."""
-    length = shift = 0
-    for at in range(position, min(position + _LONGEST_VARINT, len(message))):
-        byte = message[at]
-        length |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004 - a varint's last byte
-            stop = at + 1 + length
-            return (stop if stop <= len(message) else -1), at + 1
-        shift += 7
-    return -1, position
-
-
 def _is_metadata_context(rest: bytes) -> bool:
-    return rest[0] == _METADATA_CONTEXT and _length(rest, 1)[0] == len(rest)
+    return rest[0] == _METADATA_CONTEXT and length_at(rest, 1)[0] == len(rest)
+
+
+def echo_of_chunk(message: bytes, beside: bytes) -> bytes | None:
+    """The streamed answer that passes a response's chunk on as it came. None: it is not the usual one.
+
+    Usual is a chunk that is not empty, does not end the body, is shorter than 16 KiB, and has the
+    metadata ``beside`` it or none. HttpBody and StreamedBodyResponse number their fields alike, so that
+    all between the tags stays as it is.
+    """
+    if len(message) < 5 or message[0] != RESPONSE_BODY:  # noqa: PLR2004 - tags, lengths, and one byte
+        return None
+    size, start = message[1], 2
+    if size >= _MORE:
+        size, start = size & 0x7F | message[2] << 7, 3
+        if size >= _MORE << 7:
+            return None
+    if message[start] != _BODY:
+        return None
+    stop = start + size
+    # What the body's length says, in one byte or two, must be what is left.
+    length, begin = message[start + 1], start + 2
+    if length >= _MORE:
+        length, begin = length & 0x7F | message[start + 2] << 7, start + 3
+    if not length or begin + length != stop or (stop != len(message) and message[stop:] != beside):
+        return None
+    return _echo_prefix(size) + message[start:stop]
+
+
+@lru_cache(maxsize=4096)
+def _echo_prefix(size: int) -> bytes:
+    return enclosed(b"", size, 0x1A, _BODY_MUTATION, _COMMON, RESPONSE_BODY_ANSWER)
 
 
 def parse(message: bytes) -> ProcessingRequest | None:
@@ -179,44 +222,23 @@ def _streamed_prefix(tag: int, size: int, trailing: int) -> bytes:
 
     ``trailing``: how many bytes of the StreamedBodyResponse follow the body.
     """
-    prefix = b"\x0a" + _varint(size) if size else b""
+    prefix = b"\x0a" + varint(size) if size else b""
     # streamed_response, body_mutation, response, and the answer's own field.
-    return _enclosed(prefix, size + trailing, 0x1A, 0x1A, 0x0A, tag)
-
-
-def _enclosed(beginning: bytes, following: int, *tags: int) -> bytes:
-    """``beginning`` inside of fields, from the inside out; ``following`` bytes are still to come in each."""
-    inner = len(beginning) + following
-    for tag in tags:
-        header = bytes((tag,)) + _varint(inner)
-        beginning = header + beginning
-        inner += len(header)
-    return beginning
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:  # noqa: PLR2004 - seven bits a byte
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+    return enclosed(prefix, size + trailing, 0x1A, 0x1A, 0x0A, tag)
 
 
 def headers_with(destination: str, headers: Collection[tuple[str, str]]) -> bytes:
     """The answer to request headers that sends the request to ``destination`` and sets further headers."""
-    response = ProcessingResponse()
-    _set(response.request_headers.response.header_mutation, ((DESTINATION, destination), *headers))
-    _tell(response, destination)
-    return response.SerializeToString()
+    option, metadata = _destination(destination)
+    return (
+        enclosed(option + _options(headers), 0, _HEADER_MUTATION, _COMMON, _REQUEST_HEADERS_ANSWER) + metadata
+    )
 
 
 def body_to(destination: str) -> bytes:
     """The answer to a BUFFERED request body that sends the request to ``destination`` instead."""
-    response = ProcessingResponse()
-    _set(response.request_body.response.header_mutation, ((DESTINATION, destination),))
-    _tell(response, destination)
-    return response.SerializeToString()
+    option, metadata = _destination(destination)
+    return enclosed(option, 0, _HEADER_MUTATION, _COMMON, REQUEST_BODY_ANSWER) + metadata
 
 
 def body_replaced(
@@ -228,44 +250,47 @@ def body_replaced(
     ``headers``, and for a request another ``destination``; and must set the length where one stands.
     """
     size = sum(map(len, segments))
-    common, beside = CommonResponse(), ProcessingResponse()
-    if destination:
-        headers = ((DESTINATION, destination), *headers)
-        _tell(beside, destination)
-    if headers:
-        _set(common.header_mutation, headers)
-    mutation = _enclosed(b"\x0a" + _varint(size), size, 0x1A)
-    prefix = _enclosed(common.SerializeToString() + mutation, size, 0x0A, tag)
-    return (prefix, *segments, beside.SerializeToString())
+    option, metadata = _destination(destination) if destination else (b"", b"")
+    options = option + _options(headers)
+    common = enclosed(options, 0, _HEADER_MUTATION) if options else b""
+    mutation = enclosed(b"\x0a" + varint(size), size, _BODY_MUTATION)
+    prefix = enclosed(common + mutation, size, _COMMON, tag)
+    return (prefix, *segments, metadata)
 
 
 def response_headers(set_headers: Collection[tuple[str, str]], remove: Collection[str]) -> bytes:
     """The answer to response headers that changes some of them."""
+    mutation = _options(set_headers) + b"".join(
+        enclosed(name.encode(), 0, _REMOVE_HEADERS) for name in remove
+    )
+    return enclosed(mutation, 0, _HEADER_MUTATION, _COMMON, _RESPONSE_HEADERS_ANSWER)
+
+
+@lru_cache(maxsize=4096)
+def _destination(destination: str) -> tuple[bytes, bytes]:
+    """What tells the gateway where to, twice: as a header to set, and as metadata."""
     response = ProcessingResponse()
-    mutation = response.response_headers.response.header_mutation
-    _set(mutation, set_headers)
-    mutation.remove_headers.extend(remove)
-    return response.SerializeToString()
-
-
-def _tell(response: ProcessingResponse, destination: str) -> None:
     response.dynamic_metadata.update({_NAMESPACE: {DESTINATION: destination}})
+    return _option(DESTINATION, destination), response.SerializeToString()
 
 
-def _set(mutation: HeaderMutation, headers: Collection[tuple[str, str]]) -> None:
+def _options(headers: Collection[tuple[str, str]]) -> bytes:
+    return b"".join(_option(*header) for header in headers) if headers else b""
+
+
+def _option(name: str, value: str) -> bytes:
+    """One entry of ``HeaderMutation.set_headers``."""
     # Overwriting is said, not left to the default: other gateways append where it is unset, and a
     # value the client sent must never stay in force.
-    mutation.set_headers.extend(
-        HeaderValueOption(
-            header=HeaderValue(key=name, raw_value=_visible(value)),
-            append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD,
-        )
-        for name, value in headers
-    )
+    raw = _visible(value)
+    header = enclosed(name.encode(), 0, _KEY) + (enclosed(raw, 0, _RAW_VALUE) if raw else b"")
+    return enclosed(enclosed(header, 0, _HEADER) + _OVERWRITE, 0, _SET_HEADERS)
 
 
 def _visible(value: str) -> bytes:
     """A header's value in visible ASCII; for any other byte Envoy may reject the whole mutation."""
+    if value.isascii() and value.isprintable():
+        return value.encode()
     return "".join(char if " " <= char <= "~" else "?" for char in value).encode()
 
 
@@ -309,7 +334,7 @@ def immediate(refusal: Refusal, *, grpc: bool) -> bytes:
     reply.status.code = refusal.status  # type: ignore[assignment]  # a plain integer, see above
     reason = _token(refusal.reason)
     if reason.startswith(_DROPPED):
-        _set(reply.headers, ((DROPPED_REASON, reason),))
+        reply.headers.MergeFromString(_option(DROPPED_REASON, reason))
     # Shown by the gateway's access log as %RESPONSE_CODE_DETAILS%.
     reply.details = reason or f"picker_{name}"
     if grpc:

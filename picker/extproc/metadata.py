@@ -1,21 +1,70 @@
-"""What the gateway tells in the metadata context of its messages.
+"""What the gateway tells beside the phase of a message: metadata, and its modes.
 
 The names are those of the Endpoint Picker Protocol (Gateway API Inference Extension, proposal 004).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from picker.extproc.messages import parse
 
 if TYPE_CHECKING:
     from google.protobuf.struct_pb2 import Value
 
     from picker.extproc._generated.base_pb2 import Metadata
+    from picker.extproc._generated.external_processor_pb2 import ProcessingRequest
 
 _SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
 _SUBSET: Final = "x-gateway-destination-endpoint-subset"
 _NAMESPACE: Final = "envoy.lb"
 _SERVED: Final = "x-gateway-destination-endpoint-served"
+
+
+_LONGEST_KEPT: Final = 2_048
+"""Bytes of the longest fields whose meaning is remembered."""
+
+
+class Beside(NamedTuple):
+    """What stood beside a phase.
+
+    ``subset`` and ``served`` as :func:`subset_hint` and :func:`served_endpoint` say; ``balanced`` as
+    :func:`is_balanced`. ``modes``, for bodies of requests and of responses, come with the first message.
+    """
+
+    subset: tuple[str, ...] | None
+    served: str
+    balanced: bool
+    modes: tuple[int, int] | None
+
+
+def read_beside(fields: bytes) -> Beside | None:
+    """Read serialized fields of a ProcessingRequest. None: they cannot be decoded.
+
+    A gateway writes the same few ones over and over.
+    """
+    return _remembered(fields) if len(fields) <= _LONGEST_KEPT else _read(fields)
+
+
+def _read(fields: bytes) -> Beside | None:
+    request = parse(fields)
+    return None if request is None else beside(request)
+
+
+_remembered = lru_cache(maxsize=512)(_read)
+
+
+def beside(request: ProcessingRequest) -> Beside:
+    """What a parsed message says beside its phase."""
+    modes = None
+    if request.HasField("protocol_config"):
+        config = request.protocol_config
+        modes = int(config.request_body_mode), int(config.response_body_mode)
+    if not request.HasField("metadata_context"):
+        return Beside(None, "", False, modes)
+    metadata = request.metadata_context
+    return Beside(subset_hint(metadata), served_endpoint(metadata), is_balanced(metadata), modes)
 
 
 def subset_hint(metadata: Metadata) -> tuple[str, ...] | None:

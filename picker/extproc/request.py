@@ -29,7 +29,6 @@ from picker.extproc.messages import (
     CONTENT_LENGTH,
     REQUEST_ID,
     REQUEST_TRAILERS_CONTINUE,
-    header_dict,
     mode_override,
 )
 from picker.extproc.modes import BUFFERED, DUPLEX, NONE, SEND, SKIP, STREAMED, is_buffered, visibility
@@ -48,7 +47,6 @@ from picker.inference.surfaces import UNCLAIMED
 from picker.routing.decision import Refusal, Visibility
 
 if TYPE_CHECKING:
-    from picker.extproc._generated.external_processor_pb2 import HttpHeaders
     from picker.extproc.bodies import BodyBudget, Splice
     from picker.extproc.effects import Effect
     from picker.extproc.options import SessionOptions, Surroundings
@@ -88,8 +86,9 @@ class RequestSide:
 
     ``mode`` is the gateway's body mode for requests, set before anything else happens. ``question`` is
     there from the headers on, ``asked`` while an answer is awaited. ``destination`` is what was decided
-    last, "" before. Once there is a ``refusal``, nobody is to be asked any more. ``is_held_open``: its body
-    came as one message, and the gateway holds the stream to the end of the response.
+    last, "" before; ``response_headers`` what the client is to be told of it. Once there is a
+    ``refusal``, nobody is to be asked any more. ``is_held_open``: its body came as one message, and the
+    gateway holds the stream to the end of the response.
     """
 
     __slots__ = (
@@ -110,6 +109,7 @@ class RequestSide:
         "mode",
         "question",
         "refusal",
+        "response_headers",
     )
 
     def __init__(self, options: SessionOptions, budget: BodyBudget, surroundings: Surroundings) -> None:
@@ -119,6 +119,7 @@ class RequestSide:
         self.question: Question | None = None
         self.asked: Ask | None = None
         self.destination = ""
+        self.response_headers: tuple[tuple[str, str], ...] = ()
         self.is_held_open = False
         self.refusal: Refusal | None = None
         self._state = _State.BEGIN
@@ -178,18 +179,17 @@ class RequestSide:
         if self.question is not None:
             self.question.subset = subset
 
-    def headers(self, message: HttpHeaders, response_mode: int) -> list[Effect]:
+    def headers(self, headers: dict[str, str], response_mode: int, *, end: bool) -> list[Effect]:
         """Take the headers."""
         if self.question is not None or self._end is not None:
             return []
-        headers = header_dict(message.headers)
         if self._surroundings.new_request_id is not None and not headers.get(REQUEST_ID):
             headers[REQUEST_ID] = self._surroundings.new_request_id()
             self._extra_headers = ((REQUEST_ID, headers[REQUEST_ID]),)
         question = self.question = read_headers(headers, self._options.surfaces)
         question.subset = self._subset
         needed = needs_body(question)
-        if message.end_of_stream:
+        if end:
             self._end = _End.HEADERS
             if needed:
                 read_body(question, b"", complete=True)
@@ -246,6 +246,7 @@ class RequestSide:
             return []
         destination, before = ",".join(answer.endpoints), self.destination
         self.destination = destination
+        self.response_headers = answer.response_headers
         if self._state is _State.BODY_ASKED:
             return self._pass_on([self._body_answer(destination if destination != before else "")])
         effects: list[Effect] = [self._header_answer(destination)]

@@ -55,8 +55,9 @@ class ResponseSide:
     """Takes the messages of the response, answers them, and remembers what they say.
 
     ``mode`` is the gateway's body mode for responses, set before anything else happens. Whoever reads
-    the metadata sets ``served``, and ``balanced`` where they are a load balancer's at all. Who sees the
-    response end sets ``is_over``. Until ``body_seen``, the first bytes go to :meth:`first_chunk` too.
+    the metadata sets ``served``, and ``balanced`` where they are a load balancer's at all. ``told``:
+    headers to set on it for the client. Who sees the response end sets ``is_over``. Until ``body_seen``,
+    the first bytes go to :meth:`first_chunk` too.
     """
 
     __slots__ = (
@@ -71,12 +72,14 @@ class ResponseSide:
         "is_over",
         "mode",
         "served",
+        "told",
     )
 
     def __init__(self, options: SessionOptions) -> None:
         self._options = options
         self.mode: int = DUPLEX
         self.served = ""
+        self.told: tuple[tuple[str, str], ...] = ()
         self.balanced = False
         self.begun = False
         self.is_over = False
@@ -101,6 +104,11 @@ class ResponseSide:
         if self._body is not None and self._body.is_changed:
             return True
         return self.mode == DUPLEX and (picked or self.begun)
+
+    @property
+    def is_echoed(self) -> bool:
+        """Whether its body is on its way, and we only pass its chunks on as they are."""
+        return self.body_seen and self._body is not None and self._body.is_echoed
 
     def outcome(self, cause: Cause) -> Outcome:
         """How the request ended."""
@@ -189,10 +197,12 @@ class ResponseSide:
         return length is not None and 0 < length <= LONGEST_REFUSAL
 
     def _header_answer(self, override: bytes) -> Send:
-        served = ((SERVED_ECHO, self._served_in_words()),) if self._options.echo_served else ()
+        told = self.told
+        if self._options.echo_served:
+            told = (*told, (SERVED_ECHO, self._served_in_words()))
         remove = self._body.headers_to_remove if self._body is not None else ()
-        if served or remove:
-            return Send((response_headers(served, remove), override))
+        if told or remove:
+            return Send((response_headers(told, remove), override))
         return Send((RESPONSE_HEADERS_CONTINUE, override)) if override else _PASS_HEADERS
 
     def _served_in_words(self) -> str:

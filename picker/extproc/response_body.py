@@ -60,6 +60,11 @@ class ResponseBody:
         return self._restorer is not None
 
     @property
+    def is_echoed(self) -> bool:
+        """Whether its chunks are passed on by us, unread and unchanged."""
+        return self._mode == DUPLEX and self._reader is None and self._restorer is None
+
+    @property
     def headers_to_remove(self) -> Sequence[str]:
         """Headers that are not true any more: what passes in pieces grows by nobody knows how much."""
         wrong = self._restorer is not None and self._length_told and comes_in_pieces(self._mode)

@@ -14,18 +14,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from picker.extproc.effects import Done, Ended, FirstToken, Send
-from picker.extproc.messages import RESPONSE_BODY, header_dict, immediate, parse, read_body_message
-from picker.extproc.metadata import is_balanced, served_endpoint, subset_hint
+from picker.extproc.messages import (
+    RESPONSE_BODY,
+    echo_of_chunk,
+    header_dict,
+    immediate,
+    parse,
+    read_body_message,
+)
+from picker.extproc.metadata import beside, read_beside
 from picker.extproc.options import SessionOptions, Surroundings
 from picker.extproc.request import RequestSide
 from picker.extproc.response import ResponseSide
 from picker.routing.decision import Cause
 
 if TYPE_CHECKING:
-    from picker.extproc._generated.base_pb2 import Metadata
-    from picker.extproc._generated.external_processor_pb2 import HttpBody, HttpHeaders, ProcessingRequest
+    from collections.abc import Mapping
+
+    from picker.extproc._generated.external_processor_pb2 import HttpBody, ProcessingRequest
     from picker.extproc.bodies import BodyBudget
     from picker.extproc.effects import Effect
+    from picker.extproc.metadata import Beside
     from picker.inference.question import Question
     from picker.routing.decision import Answer
 
@@ -38,10 +47,11 @@ class Session:
     """One stream. Every method gives what is to be done, in order, and none raises."""
 
     __slots__ = (
+        "_beside",
         "_done",
+        "_echoing",
         "_ended",
         "_half_closed",
-        "_metadata",
         "_modes_told",
         "_request",
         "_response",
@@ -55,10 +65,13 @@ class Session:
         self._request = RequestSide(options, budget, surroundings)
         self._response = ResponseSide(options)
         self._started = self._modes_told = False
-        self._metadata = b""
+        self._beside = b""
         self._half_closed = False
         self._ended = False
         self._done = False
+        self._echoing = (
+            False  # chunks of the response, of which nothing more is to be learned, go straight back
+        )
 
     # What the surroundings want to know.
 
@@ -80,21 +93,21 @@ class Session:
 
     def receive(self, message: bytes) -> list[Effect]:
         """Take one whole ProcessingRequest."""
+        if self._echoing:
+            answer = echo_of_chunk(message, self._beside)
+            if answer is not None:
+                return [Send((answer,), soon=True)]
         if self._done:
             return []
         body = read_body_message(message)
         if body is None:
             return self._receive_parsed(message)
-        if body.rest and body.rest != self._metadata:
-            request = parse(body.rest)
-            if request is None:
-                return self._fail()
-            self._read_metadata(request.metadata_context)
-            # The same context comes with every message; it is read again only when it changes.
-            self._metadata = body.rest
-        if body.tag == RESPONSE_BODY:
-            return self._response_body(body.data, end=body.end_of_stream)
-        return self._unless_refused(self._request.body(body.data, end=body.end_of_stream))
+        tag, data, end, rest = body
+        if rest and rest != self._beside and not self._read_beside(rest):
+            return self._fail()
+        if tag == RESPONSE_BODY:
+            return self._response_body(data, end=end)
+        return self._unless_refused(self._request.body(data, end=end))
 
     def decided(self, answer: Answer) -> list[Effect]:
         """Take the answer to the last ``Ask``. One that nobody waits for any more is ignored."""
@@ -126,44 +139,48 @@ class Session:
             effects.append(Done())
         return effects
 
+    def _read_beside(self, fields: bytes) -> bool:
+        """Take what stands beside a body. The same comes with every message; it is taken once."""
+        told = read_beside(fields)
+        if told is None:
+            return False
+        self._beside = fields
+        self._told(told)
+        return True
+
+    def _told(self, told: Beside) -> None:
+        # Only the first message of a stream tells the gateway's modes.
+        if told.modes is not None and not self._started:
+            self._modes_told = True
+            self._request.mode, self._response.mode = told.modes
+        if told.subset is not None:
+            self._request.allow(told.subset)
+        response = self._response
+        response.served = told.served or response.served
+        response.balanced = response.balanced or told.balanced
+
     # Messages that protobuf reads.
 
     def _receive_parsed(self, message: bytes) -> list[Effect]:
         request = parse(message)
         if request is None:
             return self._fail()
-        if request.HasField("metadata_context"):
-            self._read_metadata(request.metadata_context)
         phase = request.WhichOneof("request")
+        told = beside(request)
+        self._told(told if phase is not None else told._replace(modes=None))
         if phase is None:
             return []
-        if not self._started:
-            self._start(request)
-        return self._phase(phase, request)
-
-    def _start(self, request: ProcessingRequest) -> None:
-        """Take the gateway's modes, which only the first message of a stream tells."""
         self._started = True
-        if request.HasField("protocol_config"):
-            self._modes_told = True
-            self._request.mode = request.protocol_config.request_body_mode
-            self._response.mode = request.protocol_config.response_body_mode
-
-    def _read_metadata(self, metadata: Metadata) -> None:
-        subset = subset_hint(metadata)
-        if subset is not None:
-            self._request.allow(subset)
-        response = self._response
-        response.served = served_endpoint(metadata) or response.served
-        response.balanced = response.balanced or is_balanced(metadata)
+        return self._phase(phase, request)
 
     def _phase(self, phase: str, request: ProcessingRequest) -> list[Effect]:
         match phase:
             case "request_headers":
-                effects = self._request.headers(request.request_headers, self._response.mode)
-                return self._unless_refused(effects)
+                read = request.request_headers
+                return self._request_headers(header_dict(read.headers), end=read.end_of_stream)
             case "response_headers":
-                return self._response_headers(request.response_headers)
+                read = request.response_headers
+                return self._response_headers(header_dict(read.headers), end=read.end_of_stream)
             case "request_body":
                 data, end = _unusual_body(request.request_body)
                 return self._unless_refused(self._request.body(data, end=end))
@@ -175,22 +192,23 @@ class Session:
             case _:
                 return self._response_trailers()
 
+    def _request_headers(self, headers: dict[str, str], *, end: bool) -> list[Effect]:
+        return self._unless_refused(self._request.headers(headers, self._response.mode, end=end))
+
     # The response, and what it means for the request.
 
-    def _response_headers(self, message: HttpHeaders) -> list[Effect]:
+    def _response_headers(self, headers: Mapping[str, str], *, end: bool) -> list[Effect]:
         request, response = self._request, self._response
         if response.is_over or response.begun:
             return []
         effects: list[Effect] = []
-        headers = header_dict(message.headers)
-        end = message.end_of_stream
         if request.is_undecided:
             # A reply of the gateway itself: a timeout, or a body that it will not buffer. No endpoint
             # has seen the request, so this status is not one's.
-            effects += request.give_up()
-            self._end_request(effects, Cause.ABORTED)
+            self._give_up_request(effects)
             effects.append(response.local_reply(headers))
         else:
+            response.told = request.response_headers
             effects.append(
                 response.headers(
                     headers, request.question, request.mode, rewritten=request.is_rewritten, end=end
@@ -204,9 +222,13 @@ class Session:
         response = self._response
         if response.is_over:
             return []
-        effects = response.body(data, end=end)
-        if data and not response.body_seen and response.first_chunk(data) and self._is_open:
-            effects.append(FirstToken())
+        effects: list[Effect] = []
+        self._give_up_request(effects)
+        effects += response.body(data, end=end)
+        if data and not response.body_seen:
+            if response.first_chunk(data) and self._is_open:
+                effects.append(FirstToken())
+            self._echoing = response.is_echoed
         if end:
             self._end_response(effects)
         return effects
@@ -214,7 +236,9 @@ class Session:
     def _response_trailers(self) -> list[Effect]:
         if self._response.is_over:
             return []
-        effects = self._response.trailers()
+        effects: list[Effect] = []
+        self._give_up_request(effects)
+        effects += self._response.trailers()
         self._end_response(effects)
         return effects
 
@@ -225,8 +249,18 @@ class Session:
         """Whether a decision was given whose end was not told yet."""
         return bool(self._request.destination) and not self._ended
 
+    def _give_up_request(self, effects: list[Effect]) -> None:
+        """A request that is answered before it was decided about is decided about no more.
+
+        Nobody would tell the end of such a decision.
+        """
+        if self._request.is_undecided:
+            effects += self._request.give_up()
+            self._end_request(effects, Cause.ABORTED)
+
     def _end_response(self, effects: list[Effect]) -> None:
         self._response.is_over = True
+        self._echoing = False
         self._end_request(effects, Cause.COMPLETE)
 
     def _end_request(self, effects: list[Effect], cause: Cause) -> None:
@@ -277,6 +311,7 @@ class Session:
         """Leave nothing open: no question, no held byte, no request without an end."""
         effects = self._request.give_up()
         self._done = True
+        self._echoing = False
         self._end_request(effects, cause)
         return effects
 

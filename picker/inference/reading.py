@@ -74,9 +74,11 @@ def read_headers(headers: Mapping[str, str], surfaces: Surfaces = EVERY_SURFACE)
 
 
 def needs_body(question: Question) -> bool:
-    """Whether the body can tell the model and the prompt, so that deciding should wait for it."""
-    surface = surface_named(question.surface)
-    return surface is not None and not _obstacle(question.headers, surface)
+    """Whether the body can tell the model and the prompt, so that deciding should wait for it.
+
+    To be asked of what :func:`read_headers` gave, which has noted what stands in the way.
+    """
+    return not question.unreadable and surface_named(question.surface) is not None
 
 
 def read_body(question: Question, body: Body, *, complete: bool) -> None:
@@ -230,14 +232,17 @@ def _named(headers: Mapping[str, str], spellings: tuple[str, ...]) -> str:
     return ""
 
 
-def _obstacle(headers: Mapping[str, str], surface: Surface) -> str:
+def _obstacle(headers: Mapping[str, str], surface: Surface) -> str:  # noqa: PLR0911 - one for each
     """Why a body with these headers can not be read as the surface's; empty where it may be."""
     if "upgrade" in headers or ":protocol" in headers:
         return "an upgraded connection has no body"
-    encoding = headers.get("content-encoding", "").strip().lower()
-    if encoding not in ("", "identity"):
+    encoding = headers.get("content-encoding")
+    if encoding and encoding.strip().lower() not in ("", "identity"):
         return "the body is compressed"
-    content = headers.get("content-type", "").partition(";")[0].strip().lower()
+    content = headers.get("content-type", "")
+    if content == "application/json" and not surface.unwrap:  # nearly always
+        return ""
+    content = content.partition(";")[0].strip().lower()
     if surface.unwrap:
         return "" if content in ("application/grpc", "application/grpc+proto") else "the body is not gRPC"
     if content.startswith("multipart/"):

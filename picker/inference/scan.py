@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import orjson
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ _SCALAR = re.compile(rb"[-+.0-9A-Za-z]{1,4096}+")
 _STRUCTURE = re.compile(rb'["\[\]{}]')
 _BACKSLASHES = re.compile(rb"\\{0,%d}+" % _LONGEST_RUN)
 _QUOTE, _BACKSLASH, _COLON, _COMMA, _OPEN, _CLOSE = b'"\\:,{}'
+_UPPER, _UPPER_OPEN = 0xDF, 0x5B
+"""``[`` and ``{`` differ in one bit, and no other byte is like them without it."""
+_COUNTED = 64 << 10
+"""Bytes that are counted at a time, so that what is made of them stays in the processor's cache."""
 
 
 class Span(NamedTuple):
@@ -100,8 +105,14 @@ def quick_to_parse(body: Body) -> bool:
         return True
     if len(body) > LONGEST_PARSED:
         return False
-    raw = bytes(body) if isinstance(body, memoryview) else body
-    return raw.count(b"[") + raw.count(b"{") <= MOST_CONTAINERS and raw.count(b'"') <= 2 * MOST_STRINGS
+    # By numpy since it takes many bytes at a time: ``bytes.count`` takes longer than the parser itself.
+    data = np.frombuffer(body, np.uint8)
+    quotes = containers = 0
+    for start in range(0, len(data), _COUNTED):
+        part = data[start : start + _COUNTED]
+        quotes += int(np.count_nonzero(part == _QUOTE))
+        containers += int(np.count_nonzero(part & _UPPER == _UPPER_OPEN))
+    return containers <= MOST_CONTAINERS and quotes <= 2 * MOST_STRINGS
 
 
 class _Stopped(Exception):  # noqa: N818  it is the way out, not an error

@@ -8,8 +8,9 @@ and what breaks them, or goes beyond a bound, ends the answer and with it the co
 from __future__ import annotations
 
 import re
-import zlib
 from typing import TYPE_CHECKING, Final
+
+from isal import isal_zlib  # inflates two to three times as fast as zlib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,8 +22,9 @@ _LONGEST_LINE: Final = 1024
 """Bytes of a line that tells a chunk's size."""
 _ERROR_BODY: Final = 64 * 1024
 """As much of an answer other than 200 is read; its text tells why."""
-_STEP: Final = 256 * 1024
-"""Decompressed bytes made at a time, so that a compression bomb neither fills memory nor stalls the loop."""
+_STEP: Final = 512 * 1024
+"""Decompressed bytes made at a time, so that a compression bomb neither fills memory nor stalls the loop.
+Most pages are one step: the next would be another turn of the loop, and one more copy of the page."""
 
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [^\r\n]*)?(?:\r\n|\Z)")
 _TELLING: Final = re.compile(
@@ -84,7 +86,7 @@ class Response:
         """Bytes that are to come, of the body or of the present chunk; None: up to the connection's end."""
         self._chunked = self._ending_chunk = self._trailers = self._whole = False
         self._rest = b""
-        self._inflater: zlib._Decompress | None = None
+        self._inflater: isal_zlib.Decompress | None = None
         self._undecoded = b""
         self._pieces: list[bytes] = []
         self._size = 0
@@ -189,7 +191,7 @@ class Response:
 
     def _decode_by(self, encoding: bytes) -> None:
         if encoding in (b"gzip", b"x-gzip"):
-            self._inflater = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+            self._inflater = isal_zlib.decompressobj(wbits=16 + isal_zlib.MAX_WBITS)
         elif encoding not in (b"", b"identity"):
             raise BrokenError("an encoding that was not asked for")
 
@@ -265,7 +267,7 @@ class Response:
             raise BrokenError("more behind the end of its gzip stream")
         try:
             piece = inflater.decompress(self._undecoded + data, _STEP)
-        except zlib.error:
+        except isal_zlib.error:  # type: ignore[misc]  # its stubs say an Exception, not a class of them
             raise BrokenError("a gzip stream that is damaged") from None
         self._undecoded = inflater.unconsumed_tail
         if inflater.unused_data:

@@ -1,20 +1,22 @@
 """What the picker tells about itself on its own metrics page. All names begin with ``picker_``.
 
-The hot path touches only children that were bound to their labels beforehand. What can be read off
-the fleet is read when a page is asked for, never kept twice. Label values are bounded: endpoints
-come from the pool and at most :data:`MOST_ENDPOINTS` get series of their own; reasons are a first
-few, the rest is ``other``.
+The hot path counts in plain numbers, or touches only children that were bound to their labels
+beforehand. What can be read off the fleet is read when a page is asked for, never kept twice. Label
+values are bounded: endpoints come from the pool and at most :data:`MOST_ENDPOINTS` get series of their
+own; reasons are a first few, the rest is ``other``.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_left
+from itertools import accumulate
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.process_collector import ProcessCollector
@@ -69,26 +71,18 @@ class Metrics:
         ProcessCollector(registry=registry)
         GCCollector(registry=registry)
         registry.register(_FleetCollector(fleet, clock))
-        decisions = Counter(
-            "picker_decisions",
-            "Decisions: picked, simplest (picked after the deadline), refused.",
-            ["outcome"],
-            registry=registry,
-        )
-        self._picked = decisions.labels("picked")
-        self._simplest = decisions.labels("simplest")
-        self._refused = decisions.labels("refused")
+        # Of every request, so plain numbers: the library's take a lock and several calls each.
+        self._opened = self._closed = 0
+        self._picked = self._simplest = self._refused = 0
+        self._slower = [0] * (len(_DECISION_BUCKETS) + 1)
+        """Decisions by the bucket they fall into, not cumulated; the last is of those beyond all."""
+        self._decision_seconds = 0.0
+        registry.register(_OwnCollector(self))
         self._refusals = _Bound(
             Counter("picker_refusals", "Requests refused.", ["reason"], registry=registry),
             "rejected-no-endpoints",
             "rejected-saturated",
             "unreadable-body",
-        )
-        self._decision_seconds = Histogram(
-            "picker_decision_duration_seconds",
-            "From the question to the pick.",
-            buckets=_DECISION_BUCKETS,
-            registry=registry,
         )
         self._scrape_seconds = _Bound(
             Histogram(
@@ -138,17 +132,19 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._streams = Counter("picker_streams", "ext_proc streams opened.", registry=registry)
-        self._streams_open = Gauge("picker_streams_open", "ext_proc streams open now.", registry=registry)
 
     def decided(self, seconds: float, *, simplest: bool) -> None:
         """An endpoint was picked, by the profile or by the simplest policy."""
-        (self._simplest if simplest else self._picked).inc()
-        self._decision_seconds.observe(seconds)
+        if simplest:
+            self._simplest += 1
+        else:
+            self._picked += 1
+        self._slower[bisect_left(_DECISION_BUCKETS, seconds)] += 1
+        self._decision_seconds += seconds
 
     def refused(self, reason: str) -> None:
         """The gateway was told to refuse a request."""
-        self._refused.inc()
+        self._refused += 1
         self._refusals[reason].inc()
 
     def scraped(self, result: str, seconds: float) -> None:
@@ -179,12 +175,49 @@ class Metrics:
 
     def stream_opened(self) -> None:
         """A stream was opened."""
-        self._streams.inc()
-        self._streams_open.inc()
+        self._opened += 1
 
     def stream_closed(self) -> None:
         """A stream was closed, however."""
-        self._streams_open.dec()
+        self._closed += 1
+
+    def families(self) -> Iterator[Metric]:
+        """What is counted here as plain numbers."""
+        yield CounterMetricFamily("picker_streams", _OWN_HELP["picker_streams"], value=self._opened)
+        name = "picker_streams_open"
+        yield GaugeMetricFamily(name, _OWN_HELP[name], value=self._opened - self._closed)
+        decisions = CounterMetricFamily("picker_decisions", _OWN_HELP["picker_decisions"], labels=["outcome"])
+        outcomes = {"picked": self._picked, "simplest": self._simplest, "refused": self._refused}
+        for outcome, count in outcomes.items():
+            decisions.add_metric([outcome], count)
+        yield decisions
+        bounds = [*map(str, _DECISION_BUCKETS), "+Inf"]
+        name = "picker_decision_duration_seconds"
+        buckets = list(zip(bounds, accumulate(self._slower), strict=True))
+        yield HistogramMetricFamily(name, _OWN_HELP[name], buckets=buckets, sum_value=self._decision_seconds)
+
+
+class _OwnCollector(Collector):
+    """The numbers that :class:`Metrics` counts itself."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def describe(self) -> Iterable[Metric]:
+        """Those with their names; there is no cheaper way to learn them."""
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them."""
+        return self._metrics.families()
+
+
+_OWN_HELP = {
+    "picker_streams": "ext_proc streams opened.",
+    "picker_streams_open": "ext_proc streams open now.",
+    "picker_decisions": "Decisions: picked, simplest (picked after the deadline), refused.",
+    "picker_decision_duration_seconds": "From the question to the pick.",
+}
 
 
 class _FleetCollector(Collector):

@@ -18,6 +18,9 @@ class Stream(Protocol):
         the queue is bounded by what one received message can cause to be sent.
         """
 
+    def send_soon(self, segments: Sequence[Buffer]) -> None:
+        """As ``send``, for one of many that nobody waits for alone: it may wait a moment for the next."""
+
     def finish(self) -> None:
         """Close with status OK after all that is queued. Idempotent."""
 

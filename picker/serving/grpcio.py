@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import grpc.aio  # type: ignore[import-untyped]  # grpcio ships no types
 
-from picker.serving.health import EXT_PROC_SERVICE, Health, HealthServicer
+from picker.serving.grpcio_health import HealthServicer
+from picker.serving.health import EXT_PROC_SERVICE
 from picker.serving.listening import bind
 from picker.serving.tls import CertificateStore
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from picker.serving.contract import Accept, Buffer, Handler
+    from picker.serving.health import Health
     from picker.serving.options import TransportOptions
     from picker.serving.tls import Certificates
 
@@ -55,9 +58,12 @@ _BASE_OPTIONS = [
 
 
 class GrpcioTransport:
-    """Serves ``Process`` and the health service on one port. See ``contract.Transport``."""
+    """Serves ``Process`` and the health service on one port. See ``contract.Transport``.
 
-    def __init__(self, accept: Accept, health: Health, options: TransportOptions) -> None:
+    Without ``accept`` it serves the health service alone.
+    """
+
+    def __init__(self, accept: Accept | None, health: Health, options: TransportOptions) -> None:
         self._accept = accept
         self._options = options
         self._health = HealthServicer(health)
@@ -112,11 +118,12 @@ class GrpcioTransport:
             server = grpc.aio.server(
                 options=[*_BASE_OPTIONS, ("grpc.max_receive_message_length", options.max_message)]
             )
-            # No (de)serializers: messages stay bytes.
-            method = grpc.stream_stream_rpc_method_handler(self._process)
-            server.add_generic_rpc_handlers(
-                (grpc.method_handlers_generic_handler(EXT_PROC_SERVICE, {"Process": method}),)
-            )
+            if self._accept is not None:
+                # No (de)serializers: messages stay bytes.
+                method = grpc.stream_stream_rpc_method_handler(partial(self._process, self._accept))
+                server.add_generic_rpc_handlers(
+                    (grpc.method_handlers_generic_handler(EXT_PROC_SERVICE, {"Process": method}),)
+                )
             self._health.register(server)
             self._port = bind(server, options.address, credentials)
             self._server = server
@@ -129,14 +136,14 @@ class GrpcioTransport:
         for call in calls:
             call.reset(grpc.StatusCode.UNAVAILABLE, "the picker is stopping")
 
-    async def _process(self, _messages: object, context: grpc.aio.ServicerContext) -> None:
+    async def _process(self, accept: Accept, _messages: object, context: grpc.aio.ServicerContext) -> None:
         call = _Call(context)
         self._calls.add(call)
         self._idle.clear()
         if self._draining:
             call.drain()
         try:
-            await call.run(self._accept)
+            await call.run(accept)
         finally:
             self._calls.discard(call)
             if not self._calls:
@@ -196,6 +203,8 @@ class _Call:
         if not self._flushing and asyncio.current_task() is not self._task:
             self._flushing = True
             self._flusher = asyncio.create_task(self._flush_apart())
+
+    send_soon = send
 
     def finish(self) -> None:
         """Close OK after what is queued. See ``contract.Stream``."""

@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 
 from picker.extproc import messages
 from picker.extproc._generated.base_pb2 import HeaderValue
-from picker.extproc._generated.external_processor_pb2 import ProcessingRequest, ProcessingResponse
+from picker.extproc._generated.external_processor_pb2 import (
+    CommonResponse,
+    ProcessingRequest,
+    ProcessingResponse,
+)
 from picker.routing.decision import Refusal
 from tests.extproc.gateway import message
 
@@ -99,6 +103,33 @@ def test_a_streamed_answer_is_what_protobuf_writes(body: bytes, end: bool, tag: 
     assert not body or any(segment is view for segment in segments)
 
 
+@given(bodies, st.booleans(), st.sampled_from(["request_body", "response_body"]), contexts, st.booleans())
+def test_the_echo_of_a_chunk_is_the_streamed_answer(
+    body: bytes, end: bool, phase: str, context: dict[str, dict[str, str]], known: bool
+) -> None:
+    raw = message(phase, body=body, end=end, metadata=context)
+    beside = message(phase, metadata=context)[2:]
+    echo = messages.echo_of_chunk(raw, beside if known else b"")
+    usual = phase == "response_body" and 0 < len(body) < (16 << 10) - 8 and not end
+    if usual and (known or not beside):
+        answer = messages.streamed(messages.RESPONSE_BODY_ANSWER, body, end_of_stream=False)
+        assert echo == b"".join(answer)
+    elif not usual and len(body) not in range((16 << 10) - 8, 16 << 10):
+        assert echo is None
+
+
+@given(st.lists(pieces, max_size=8).map(b"".join), st.sampled_from([b"", b"\x42\x00"]))
+def test_what_is_echoed_is_a_whole_chunk(raw: bytes, beside: bytes) -> None:
+    echo = messages.echo_of_chunk(raw, beside)
+    if echo is not None:
+        read = messages.read_body_message(raw)
+        assert read is not None
+        assert (read.tag, read.end_of_stream) == (messages.RESPONSE_BODY, False)
+        assert read.rest in (b"", beside)
+        answer = messages.streamed(messages.RESPONSE_BODY_ANSWER, read.data, end_of_stream=False)
+        assert ProcessingResponse.FromString(echo) == ProcessingResponse.FromString(b"".join(answer))
+
+
 @given(st.lists(bodies, max_size=4))
 def test_a_chunk_may_come_in_segments(segments: list[bytes]) -> None:
     parts = messages.streamed(messages.REQUEST_BODY_ANSWER, *segments, end_of_stream=True)
@@ -130,6 +161,34 @@ def test_a_replaced_body_is_what_protobuf_writes(
     parts = messages.body_replaced(tag, segments, headers, destination=destination)
     assert ProcessingResponse.FromString(b"".join(parts)) == wanted
     assert all(any(part is segment for part in parts) for segment in segments)
+
+
+texts = st.text(max_size=5) | st.text("abc", min_size=120, max_size=140)
+
+
+@given(st.sampled_from(["10.0.0.1:8000", "[::1]:1,10.0.0.2:8000"]), st.dictionaries(texts, texts, max_size=3))
+def test_answers_to_headers_are_what_protobuf_writes(destination: str, headers: dict[str, str]) -> None:
+    to_request, to_body, to_response = ProcessingResponse(), ProcessingResponse(), ProcessingResponse()
+    _set(to_request.request_headers.response, {messages.DESTINATION: destination, **headers})
+    _set(to_body.request_body.response, {messages.DESTINATION: destination})
+    for answer in (to_request, to_body):
+        answer.dynamic_metadata.update({"envoy.lb": {messages.DESTINATION: destination}})
+    _set(to_response.response_headers.response, headers)
+    to_response.response_headers.response.header_mutation.remove_headers.append("content-length")
+
+    raw = messages.headers_with(destination, headers.items())
+    assert ProcessingResponse.FromString(raw) == to_request
+    assert ProcessingResponse.FromString(messages.body_to(destination)) == to_body
+    raw = messages.response_headers(headers.items(), ["content-length"])
+    assert ProcessingResponse.FromString(raw) == to_response
+
+
+def _set(response: CommonResponse, headers: dict[str, str]) -> None:
+    for name, value in headers.items():
+        visible = "".join(char if " " <= char <= "~" else "?" for char in value)
+        response.header_mutation.set_headers.add(append_action=2).header.MergeFrom(
+            HeaderValue(key=name, raw_value=visible.encode())
+        )
 
 
 def test_what_is_set_cannot_break_a_header() -> None:

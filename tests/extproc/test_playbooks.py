@@ -828,6 +828,22 @@ def test_playbook(modes: str, book: str) -> None:
     assert not play.session.carries_body
 
 
+@pytest.mark.parametrize(
+    "answer", ["ST -> ended aborted, ST", "SB*(3) -> ended aborted, SB", "SB(3) -> ended aborted, SB"]
+)
+def test_nothing_is_decided_after_an_answer_that_came_too_early(answer: str) -> None:
+    """No gateway does that; a decision whose end is not told would count as a request for good."""
+    Play("buffered/buffered").act(
+        f"""
+        RH POST             -> ask provisional
+        decide a            -> RH a
+        {answer}
+        RB*(5)              ->
+        close               -> done
+        """
+    )
+
+
 def test_more_than_may_be_held_is_decided_on_what_was_read() -> None:
     play = Play("duplex/none", SessionOptions(max_body=100))
     play.act(

@@ -59,6 +59,31 @@ def test_the_latest_subset_hint_counts() -> None:
     assert ask.question.subset == ("10.0.0.2:80",)
 
 
+@pytest.mark.parametrize("modes", ["duplex/duplex", "buffered/none"])
+def test_what_a_decision_tells_the_client_is_set_on_the_response(modes: str) -> None:
+    session = new_session()
+    session.receive(message("request_headers", headers=POST, modes=modes))
+    session.decided(Decision(("10.0.0.1:8000",), Mark(), (("x-session-token", "old"),)))
+    session.receive(message("request_body", body=BODY, end=True))
+    session.decided(Decision(("10.0.0.1:8000",), Mark(), (("x-session-token", "abc"),)))
+    [answer] = session.receive(message("response_headers", headers={":status": "200"}))
+    assert isinstance(answer, Send)
+    [option] = response(answer).response_headers.response.header_mutation.set_headers
+    assert (option.header.key, option.header.raw_value) == ("x-session-token", b"abc")
+
+
+def test_a_reply_of_the_gateway_itself_tells_nothing_of_a_decision() -> None:
+    session = new_session()
+    session.receive(message("request_headers", headers=POST, modes="buffered/none"))
+    session.decided(Decision(("10.0.0.1:8000",), Mark(), (("x-session-token", "abc"),)))
+    *_, answer = (
+        effect
+        for effect in session.receive(message("response_headers", headers={":status": "413"}))
+        if isinstance(effect, Send)
+    )
+    assert not response(answer).response_headers.response.HasField("header_mutation")
+
+
 def test_who_served_is_reported_with_the_end() -> None:
     session = new_session()
     session.receive(message("request_headers", headers=GET, end=True))

@@ -31,7 +31,7 @@ PATIENCE = 20.0
 CLIENT_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
 
 
-Make = Callable[["Accept", Health, TransportOptions], "Transport"]
+Make = Callable[["Accept | None", Health, TransportOptions], "Transport"]
 
 TRANSPORTS: dict[str, Make] = {"grpcio": GrpcioTransport, "http2": Http2Transport}
 make: Make = TRANSPORTS[os.environ.get("PICKER_TRANSPORT", "http2")]

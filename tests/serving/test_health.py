@@ -12,13 +12,16 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # nor does this
 
 from picker.serving.contract import ServingError
-from picker.serving.health import Health, HealthServer
+from picker.serving.health import Health
 from picker.serving.listening import Address
-from tests.serving.harness import CLIENT_OPTIONS, PATIENCE, serving
+from picker.serving.options import TransportOptions
+from tests.serving import harness
+from tests.serving.harness import CLIENT_OPTIONS, METHOD, PATIENCE, serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from picker.serving.contract import Transport
     from tests.serving.harness import Served
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -30,6 +33,12 @@ READINESS = ["", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "in
 pytestmark = pytest.mark.usefixtures("transport")
 
 
+def alone(health: Health, port: int) -> Transport:
+    """The health service without ext_proc, as on the health port."""
+    address = Address("127.0.0.1", port, "PICKER_HEALTH_PORT")
+    return harness.make(None, health, TransportOptions(address, 65_536))
+
+
 @asynccontextmanager
 async def showing(port_of: str) -> AsyncIterator[tuple[Health, Any]]:
     """A health state and a client of it, by the ext_proc port or by the health port."""
@@ -38,12 +47,12 @@ async def showing(port_of: str) -> AsyncIterator[tuple[Health, Any]]:
             yield served.health, health_pb2_grpc.HealthStub(served.channel)
         return
     health = Health()
-    server = HealthServer(health, Address("127.0.0.1", 0, "PICKER_HEALTH_PORT"))
+    server = alone(health, 0)
     port = await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CLIENT_OPTIONS) as channel:
         yield health, health_pb2_grpc.HealthStub(channel)
     async with asyncio.timeout(PATIENCE):
-        await server.stop()
+        await server.stop(0)
 
 
 async def check(stub: Any, name: str) -> int:
@@ -122,7 +131,16 @@ async def test_watchers_that_leave_are_not_logged(caplog: pytest.LogCaptureFixtu
 
 
 async def test_a_taken_port_names_the_setting(served: Served) -> None:
-    server = HealthServer(Health(), Address("127.0.0.1", served.port, "PICKER_HEALTH_PORT"))
+    server = alone(Health(), served.port)
     with pytest.raises(ServingError, match="PICKER_HEALTH_PORT"):
         await server.start()
-    await server.stop()
+    await server.stop(0)
+
+
+async def test_a_server_of_health_alone_has_no_ext_proc() -> None:
+    server = alone(Health(), 0)
+    port = await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CLIENT_OPTIONS) as channel:
+        call = channel.stream_stream(METHOD)(iter([b"headers"]), timeout=PATIENCE)
+        assert await call.code() == grpc.StatusCode.UNIMPLEMENTED
+    await server.stop(0)

@@ -25,7 +25,7 @@ class MessageError(Exception):
 
 
 class Gathering:
-    """Bytes of unfinished messages, over all streams that share this account, and how many there may be."""
+    """Bytes reserved for unfinished messages, over all streams that share this account, and their bound."""
 
     __slots__ = ("held", "limit")
 
@@ -71,20 +71,15 @@ class MessageReader:
 
     def extend(self, part: Buffer) -> None:
         """Take fewer bytes than are ``missing``: ``feed`` for where much comes. Raises ``MessageError``."""
-        account = self._account
         if self._body is not None:
             if self._body.tell() + len(part) > self._reserved:
                 self._reserve(self._body, len(part))
-            size = self._body.write(part)
-            self.missing -= size
-            account.held += size
-        if account.held > account.limit:
-            raise MessageError(Status.RESOURCE_EXHAUSTED, "too many unfinished messages")
+            self.missing -= self._body.write(part)
 
     def release(self) -> None:
         """Give up what was gathered."""
         if self._body is not None:
-            self._account.held -= self._body.tell()
+            self._account.held -= self._reserved
             self._body = None
 
     def _begin(self, view: memoryview, at: int) -> int:
@@ -106,9 +101,14 @@ class MessageReader:
         wanted = max(_RESERVE_FACTOR * have, have + coming, _RESERVE_LEAST)
         whole = have + self.missing
         # All of it from its half on: a small last step would make BytesIO reserve more than the whole.
-        self._reserved = wanted if 2 * wanted < whole else whole
-        if self._reserved:
-            body.seek(self._reserved - 1)
+        wanted = wanted if 2 * wanted < whole else whole
+        account = self._account
+        account.held += wanted - self._reserved
+        self._reserved = wanted
+        if account.held > account.limit:
+            raise MessageError(Status.RESOURCE_EXHAUSTED, "too many unfinished messages")
+        if wanted:
+            body.seek(wanted - 1)
             body.write(b"\0")
             body.seek(have)
 

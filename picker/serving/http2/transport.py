@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from picker.serving.health import EXT_PROC_SERVICE
@@ -55,6 +56,11 @@ _CONTROL_LIMIT = 1024 * 1024
 """Bytes that may be written beyond that. Messages are not, so it is a client that makes us answer
 control frames and reads nothing; it is cut."""
 
+_GATHER = 0.001
+"""Seconds between two writes that carry nothing but chunks of answers which are under way. A single write
+and its reading at the other end cost as much as dozens of chunks; a token later by a millisecond is no
+later for anybody. Of answers that come more slowly no chunk waits at all."""
+
 _HANDSHAKE_DEADLINE = 10.0
 
 _UNANSWERED_RESETS = 5_000.0
@@ -63,12 +69,17 @@ many at once. Above it is read no faster. It is not closed: a gateway passes on 
 
 
 class Http2Transport:
-    """Serves ``Process`` and the health service on one port. See ``contract.Transport``."""
+    """Serves ``Process`` and the health service on one port. See ``contract.Transport``.
 
-    def __init__(self, accept: Accept, health: Health, options: TransportOptions) -> None:
+    Without ``accept`` it serves the health service alone.
+    """
+
+    def __init__(self, accept: Accept | None, health: Health, options: TransportOptions) -> None:
         self._options = options
         self._health = HealthCalls(health)
-        self.methods: dict[str, Callable[[_Call], Handler]] = {_PROCESS: accept, **self._health.methods}
+        self.methods: dict[str, Callable[[_Call], Handler]] = {**self._health.methods}
+        if accept is not None:
+            self.methods[_PROCESS] = accept
         self.limits = Limits(options.max_message)
         self.gathering = Gathering(max(options.max_unfinished, options.max_message))
         # Reading is one step of the loop (the buffer is asked for, filled and looked at), so that all
@@ -198,6 +209,10 @@ class _Protocol(asyncio.BufferedProtocol):
         self._ended: list[_Call] = []  # over by our own doing, and not told yet
         self._within = False  # a flush follows anyway
         self._flush_due = False
+        self._urgent = False  # something of what waits to be written shall not wait
+        self._gathered = False  # something does that may
+        self._flushed_at = 0.0
+        self._gathering: asyncio.TimerHandle | None = None
         self._closing_since: float | None = None
         self._resets = _UNANSWERED_RESETS
         self._resets_at = loop.time()
@@ -235,7 +250,11 @@ class _Protocol(asyncio.BufferedProtocol):
         if self.connection.unanswered_resets:
             self._slow_down(now)
         self._within = False
-        self._flush()
+        if self._gathered and not self._urgent and monotonic() - self._flushed_at < _GATHER:
+            if self._gathering is None:
+                self._gathering = self._loop.call_later(_GATHER, self._flush)
+        else:
+            self._flush()
 
     def eof_received(self) -> bool:
         """Close: a client that reads no answers needs none."""
@@ -294,8 +313,15 @@ class _Protocol(asyncio.BufferedProtocol):
 
     # Calls of streams.
 
+    def gather(self) -> None:
+        """Write in a moment, together with what comes until then."""
+        self._gathered = True
+        if not self._within:
+            self.wake()
+
     def wake(self) -> None:
-        """Write soon, if nothing else is about to."""
+        """Write as soon as this step of the loop is over, if nothing else is about to."""
+        self._urgent = True
         if not (self._within or self._flush_due):
             self._flush_due = True
             self._loop.call_soon(self._flush_soon)
@@ -382,6 +408,12 @@ class _Protocol(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         if self._ended:
             self._tell_ended()
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        if self._gathered:
+            self._flushed_at = monotonic()
+        self._urgent = self._gathered = False
         transport = self._transport
         if transport is None or self._closing_since is not None:
             return
@@ -435,6 +467,12 @@ class _Call:
         if not (self._finishing or self.failed):
             self._protocol.connection.send(self.stream_id, segments)
             self._protocol.wake()
+
+    def send_soon(self, segments: Sequence[Buffer]) -> None:
+        """Queue one message that may wait for others. See ``contract.Stream``."""
+        if not (self._finishing or self.failed):
+            self._protocol.connection.send(self.stream_id, segments)
+            self._protocol.gather()
 
     def finish(self) -> None:
         """Close OK after what is queued. See ``contract.Stream``."""

@@ -196,6 +196,21 @@ def test_a_claimed_length_takes_no_memory_before_it_comes() -> None:
         tracemalloc.stop()
 
 
+def test_the_bound_of_unfinished_messages_is_one_of_memory() -> None:
+    """Buffers are made larger than what has come; that counts, too."""
+    peer = Peer(limits=Limits(max_message=64 * MIB), unfinished=2 * MIB)
+    part = bytes(16_000)
+    tracemalloc.start()
+    try:
+        for n in range(1, 80, 2):
+            peer.feed(opening(n), frame(DATA, 0, n, b"\0" + (60 * MIB).to_bytes(4, "big") + part))
+            for _ in range(5):
+                peer.feed(frame(DATA, 0, n, part))
+        assert tracemalloc.get_traced_memory()[1] < 3 * MIB
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_message_takes_its_own_size_and_little_more() -> None:
     peer = Peer(limits=Limits(max_message=64 * MIB))
     peer.feed(opening())

@@ -236,6 +236,25 @@ def test_priorities_are_ignored(peer: Peer) -> None:
     assert peer.reset() == ErrorCode.FRAME_SIZE_ERROR
 
 
+@pytest.mark.parametrize(
+    "sent", [window_update(1, 10), frame(PRIORITY, 0, 1, ANY_PRIORITY), rst_stream(1, ErrorCode.CANCEL)]
+)
+def test_frames_that_a_half_closed_stream_may_have(peer: Peer, sent: bytes) -> None:
+    peer.feed(opening(), data(1, b"all", end=True))
+    lost = sent == rst_stream(1, ErrorCode.CANCEL)
+    assert peer.feed(sent) == ([StreamLost(1)] if lost else [])
+    peer.connection.send(1, [b"answer"])
+    assert [f.kind for f in peer.sent()] == ([] if lost else [HEADERS, DATA])
+
+
+@pytest.mark.parametrize(("update", "allowed"), [(b"\x20", True), (b"\x20\x20", True), (b"\x3f\x61", False)])
+def test_a_table_as_large_as_we_told(peer: Peer, update: bytes, allowed: bool) -> None:
+    """The peer has acknowledged that there is none (RFC 7541, 4.2 and 6.3)."""
+    events = peer.feed(frame(HEADERS, END_HEADERS, 1, update + block()))
+    assert events[0] == StreamOpened(1, METHOD) if allowed else isinstance(events[0], ConnectionEnded)
+    assert peer.goaway() == (None if allowed else ErrorCode.COMPRESSION_ERROR)
+
+
 # 6 Frames' definitions
 
 

@@ -1,0 +1,1 @@
+"""Clients that mean harm, against a real picker."""

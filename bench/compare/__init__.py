@@ -1,0 +1,1 @@
+"""Another picker beside ours, by the same rig in the same minutes."""
