@@ -146,8 +146,8 @@ class App:
             tasks.keep_running("scraping", scraper.run)
             tasks.keep_running("expiry", self._expire)
             await scraper.first_attempts(FIRST_SCRAPES)
-            self._health.set_ready(True)
             election = self._election(kube)
+            self._health.set_ready(True)
             if election is not None:
                 tasks.keep_running("leader election", election.run)
             log.info("ready", extra={"fields": {"endpoints": len(self._fleet), "grpc_port": port}})

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from picker.endpoints.pods import Pod, endpoints_of, read_pod
+from picker.endpoints.pods import Pod, PodEndpoints, read_pod
 from picker.endpoints.pool import read_pool
 from picker.endpoints.service import read_slice
 
@@ -32,7 +32,7 @@ def pod(**changes: Any) -> Pod:
 
 
 def addresses(*pods: Pod, ports: tuple[int, ...] = (8000,)) -> list[str]:
-    return [endpoint.address for endpoint in endpoints_of(pods, ports, metrics_target_port=None)]
+    return [endpoint.address for endpoint in PodEndpoints(None).of(pods, ports)]
 
 
 def test_a_ready_pod_serves() -> None:
@@ -98,18 +98,30 @@ def test_where_a_pod_has_its_metrics(
     labels: dict[str, str], ports: list[Any], configured: int | None, metrics: int
 ) -> None:
     made = pod(metadata={"labels": labels}, spec={"containers": [{"ports": ports}]})
-    (endpoint,) = endpoints_of([made], [8000], metrics_target_port=configured)
+    (endpoint,) = PodEndpoints(configured).of([made], [8000])
     assert endpoint.metrics_address == f"10.0.0.1:{metrics}"
 
 
 def test_order_is_that_of_names_and_an_address_counts_once() -> None:
     first, second = pod(metadata={"name": "b"}), pod(metadata={"name": "c"})
     other = pod(metadata={"name": "a"}, status={"podIP": "10.0.0.9"})
-    found = endpoints_of([second, first, other], [8000], metrics_target_port=None)
+    found = PodEndpoints(None).of([second, first, other], [8000])
     assert [(endpoint.name, endpoint.address) for endpoint in found] == [
         ("a-rank-0", "10.0.0.9:8000"),
         ("b-rank-0", "10.0.0.1:8000"),
     ]
+
+
+def test_what_changed_is_made_again_and_nothing_else() -> None:
+    made = PodEndpoints(None)
+    first, second = pod(metadata={"name": "b"}), pod(metadata={"name": "c"}, status={"podIP": "10.0.0.2"})
+    before = made.of([first, second], [8000])
+    changed = pod(metadata={"name": "c"}, status={"podIP": "10.0.0.3"})
+    after = made.of([first, changed], [8000])
+    assert after[0] is before[0]
+    assert after[1].address == "10.0.0.3:8000"
+    assert [endpoint.address for endpoint in made.of([first], [9000])] == ["10.0.0.1:9000"]
+    assert made.of([], [9000]) == ()
 
 
 @pytest.mark.parametrize(
