@@ -28,7 +28,7 @@ _MOST_WEIGHT = 1_000_000
 
 
 def read_route(item: Json) -> Mapping[str, int]:
-    """The weights of the clusters in the first rule that names any. Raises ValueError for one that is none."""
+    """The weights of the clusters in the first rule that names any. Raises ValueError for a wrong one."""
     for rule in item["spec"].get("rules") or ():
         weights: dict[str, int] = {}
         for backend in rule.get("backendRefs") or ():
