@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import yaml
 from pydantic import ByteSize, TypeAdapter
 
 from picker.observe.http import LAST_WAIT
-from picker.settings import Settings, load, unknown_variables
+from picker.settings import Settings, load, unknown_variables, variable
 from tests.kube.manifests import (
     K8S,
     OVERLAYS,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 PROJECT = K8S.parent
+GUIDE = K8S / "README.md"
 NAMESPACE = "tests"
 
 
@@ -221,6 +223,32 @@ def test_a_kustomization_of_ones_own_sets_image_and_namespace(tmp_path: Path) ->
         assert {item["metadata"]["namespace"] for item in objects.all} == {NAMESPACE}
         assert objects.one("RoleBinding")["subjects"][0]["namespace"] == NAMESPACE
         assert settings(objects) == settings(overlay(name))
+
+
+def test_the_guide_begins_with_a_kustomization_that_works(tmp_path: Path) -> None:
+    found = re.search(r"```yaml\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    assert found
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    to_project = os.path.relpath(PROJECT, folder)
+    (folder / "kustomization.yaml").write_text(found[1].replace("../k8s", f"{to_project}/k8s"))
+    objects = built(folder)
+    assert objects.one("Service", "llm-gateway")["metadata"]["namespace"] == "models"
+    assert objects.container()["image"].startswith("registry.example/")
+
+
+@pytest.mark.parametrize("document", [GUIDE, PROJECT / "docs" / "kubernetes.md"], ids=lambda path: path.name)
+def test_documents_name_what_exists(document: Path) -> None:
+    text = document.read_text()
+    assert set(re.findall(r"PICKER_[A-Z_]+", text)) <= {variable(name) for name in Settings.model_fields}
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        assert link.startswith("https://") or (document.parent / link).exists(), link
+    messages = "".join(path.read_text() for path in (PROJECT / "picker").rglob("*.py"))
+    for told in ("the API server forbids what is needed", "there is no such InferencePool", "standing by"):
+        assert told in messages
+    families = "".join(path.read_text() for path in (PROJECT / "picker" / "observe").glob("*.py"))
+    for family in re.findall(r"`(picker_[a-z_]+)", text):
+        assert f'"{family.removesuffix("_total")}"' in families, family
 
 
 def test_no_object_is_of_the_whole_cluster(objects: Objects) -> None:
