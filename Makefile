@@ -49,8 +49,9 @@ fuzz: .venv/dev.stamp
 proto: .venv/dev.stamp
 	$(GENERATE)
 
-kube: .venv/dev.stamp
-	nice $(BIN)/python -m tests.support.kube.build
+# Needs nothing of .venv, so that it can go on beside the making of that.
+kube:
+	nice $(PYTHON) -m tests.support.kube.build
 
 python:
 	@echo $(PYTHON)

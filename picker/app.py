@@ -167,8 +167,8 @@ class App:
             # What is there now stays: no full collection has to look at it, which took 30 ms each time.
             gc.collect()
             gc.freeze()
-            self._health.set_ready(True)
             election = self._election(kube)
+            self._health.set_ready(True)
             if election is not None:
                 tasks.keep_running("leader election", election.run)
             log.info("ready", extra={"fields": {"endpoints": len(self._fleet), "grpc_port": port}})

@@ -13,6 +13,8 @@ import pytest
 
 from bench.rig.picker import Picker
 from picker.extproc._generated.external_processor_pb2 import ProcessingResponse
+from tests.endpoints.test_ray_head import Head, applications
+from tests.endpoints.test_ray_head import running as running_head
 from tests.extproc.gateway import message
 from tests.metrics.rig import Server, http
 from tests.support.waiting import eventually
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
+DESTINATION = "x-gateway-destination-endpoint"
 DEADLINE = 20.0
 BODY = b'{"seed":12345678901234567890,"model":"chat"}'
 REWRITE = """\
@@ -196,3 +199,21 @@ async def test_a_mistake_in_the_policy_is_one_line_at_the_start(tmp_path: Path) 
     with pytest.raises(Exception, match=r"PICKER_CONFIG_TEXT, line 1: plugins\[0\]\.type 'queue' is unknown"):
         async with asyncio.timeout(DEADLINE), Picker(settings, directory=tmp_path):
             pass
+
+
+async def test_a_path_goes_to_the_replicas_of_its_application_as_the_ray_head_tells(tmp_path: Path) -> None:
+    async def destination(picker: Picker, path: str) -> str:
+        headers = {":method": "GET", ":path": path}
+        [told] = await answers(
+            picker, message("request_headers", headers=headers, modes="duplex/none", end=True)
+        )
+        mutation = told.request_headers.response.header_mutation
+        return {one.header.key: one.header.raw_value for one in mutation.set_headers}[DESTINATION].decode()
+
+    replicas = {"127.0.0.1:30001": "/chat", "127.0.0.1:30002": "/embed"}
+    async with running_head(Head()) as head:
+        head.answer = applications(replicas=replicas)
+        async with Picker({"PICKER_RAY_HEAD": head.url}, directory=tmp_path) as picker:
+            for _ in range(5):
+                assert await destination(picker, "/chat/completions?x=1") == "127.0.0.1:30001"
+                assert await destination(picker, "/embed") == "127.0.0.1:30002"

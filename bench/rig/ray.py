@@ -42,6 +42,9 @@ LOG_TAIL_LINES = 15
 ROOT = Path(__file__).resolve().parents[2]
 LOOPBACK_PATCH = ROOT / "bench/rig/loopback"
 LOWEST_PORT = 20_000
+REPLICA_PORTS = 200
+REPLICA_DRAIN_SECONDS = 8.0
+"""With direct ingress: how many ports replicas choose from, and how long one that is to stop serves on."""
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 ENVIRONMENT = {
@@ -61,7 +64,11 @@ class RayError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What the driver builds: one node for each index of the port lists, the first one the head."""
+    """What the driver builds: one node for each index of the port lists, the first one the head.
+
+    ``dashboard_port`` 0: no dashboard. ``direct_ingress``: replicas have their own ports, and only the head
+    has a proxy.
+    """
 
     directory: str
     gcs_port: int
@@ -70,6 +77,8 @@ class Plan:
     agent_ports: list[int]
     max_ongoing: int
     max_queued: int
+    dashboard_port: int = 0
+    direct_ingress: bool = False
 
     @property
     def nodes(self) -> int:
@@ -91,9 +100,12 @@ class RayCluster:
     Each node has one replica of ``bench.rig.rayapp``, which takes ``max_ongoing`` requests at once; each
     proxy queues ``max_queued`` and refuses what goes beyond. Ports not given are free ones, and a node
     started again has the same ones. Node 0 is the head and can be neither stopped nor crashed.
+
+    ``dashboard``: the head has its dashboard, at ``dashboard_url``. ``direct_ingress``: the replicas serve
+    HTTP themselves, on ports that the dashboard names; of ``proxies`` only the first one is there.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by keyword, and each for some test
         self,
         nodes: int = 3,
         *,
@@ -101,8 +113,10 @@ class RayCluster:
         max_queued: int = 8,
         http_ports: Sequence[int] = (),
         metrics_ports: Sequence[int] = (),
+        dashboard: bool = False,
+        direct_ingress: bool = False,
     ) -> None:
-        free = iter(quiet_ports(3 * nodes + 1))
+        free = iter(quiet_ports(3 * nodes + 3))
         http = list(http_ports) or [next(free) for _ in range(nodes)]
         metrics = list(metrics_ports) or [next(free) for _ in range(nodes)]
         agents = [next(free) for _ in range(nodes)]
@@ -118,6 +132,20 @@ class RayCluster:
             agent_ports=agents,
             max_ongoing=max_ongoing,
             max_queued=max_queued,
+            dashboard_port=next(free) if dashboard else 0,
+            direct_ingress=direct_ingress,
+        )
+        self.dashboard_url = f"http://{LOOPBACK}:{self._plan.dashboard_port}"
+        first = next(free)
+        self._environment = (
+            {
+                "RAY_SERVE_ENABLE_DIRECT_INGRESS": "1",
+                "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first),
+                "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(first + REPLICA_PORTS),
+                "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": str(REPLICA_DRAIN_SECONDS),
+            }
+            if direct_ingress
+            else {}
         )
         self.proxies = tuple(
             Proxy(f"{LOOPBACK}:{port}", f"{LOOPBACK}:{page}")
@@ -182,6 +210,10 @@ class RayCluster:
         """Change the number of replicas; the proxy of a node that loses its one starts draining."""
         await self.command(f"scale {replicas}")
 
+    async def redeploy(self) -> None:
+        """Put a new release in the place of each replica, one after the other; returns when all are."""
+        await self.command("redeploy 0")
+
     async def command(self, line: str) -> Any:  # noqa: ANN401 - each command's own value
         """Give the driver one command and wait for what it answers; RayError if it cannot be done."""
         if self._driver is None or self._driver.stdin is None:
@@ -201,7 +233,7 @@ class RayCluster:
 
     async def _spawn(self) -> None:
         path = [str(LOOPBACK_PATCH), str(ROOT), *os.environ.get("PYTHONPATH", "").split(":")]
-        environment = os.environ | ENVIRONMENT | {
+        environment = os.environ | ENVIRONMENT | self._environment | {
             "PYTHONPATH": ":".join(filter(None, path)),
             # Also where Ray notes the address of "the" cluster of this machine, which this one is not.
             "RAY_TMPDIR": str(self.directory),

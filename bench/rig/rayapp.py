@@ -76,9 +76,10 @@ def fail_if_asked(status: int | None) -> None:
 class ModelServer:
     """One replica; the header ``x-fail-status: 500`` asks it to answer with that status."""
 
-    async def __init__(self) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(self, release: int) -> None:  # type: ignore[misc]  # Serve awaits it
         node = int(os.environ[NODE_VARIABLE])
-        self.worker = {"node": node, "replica": serve.get_replica_context().replica_id.unique_id}
+        replica = serve.get_replica_context().replica_id.unique_id
+        self.worker = {"node": node, "replica": replica, "release": release}
         for adapter in preloaded(node):
             await self.load_adapter(adapter)
 
@@ -119,11 +120,14 @@ class ModelServer:
         yield b"data: [DONE]\n\n"
 
 
-def build(replicas: int, max_ongoing: int, max_queued: int) -> Application:
-    """Give the application: ``max_ongoing`` requests a replica at once, ``max_queued`` waiting a proxy."""
+def build(replicas: int, max_ongoing: int, max_queued: int, release: int = 0) -> Application:
+    """Give the application: ``max_ongoing`` requests a replica at once, ``max_queued`` waiting a proxy.
+
+    Serve replaces the replicas of another ``release``.
+    """
     # Serve's decorator returns a Deployment, which its types do not say.
     server = cast("Deployment", ModelServer)
     application: Application = server.options(
         num_replicas=replicas, max_ongoing_requests=max_ongoing, max_queued_requests=max_queued
-    ).bind()
+    ).bind(release)
     return application

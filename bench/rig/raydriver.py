@@ -47,6 +47,8 @@ class Driver:
         self.cluster = Cluster()
         self.nodes: dict[int, Any] = {}
         self.orphans: dict[int, list[int]] = {}
+        self.replicas = plan.nodes
+        self.release = 0
 
     def start(self) -> list[int]:
         """Start nodes and application, wait for every proxy; give the raylets' process ids."""
@@ -64,13 +66,23 @@ class Driver:
             http_options={"host": LOOPBACK, "port": self.plan.http_ports[HEAD]},
         )
         self.scale(self.plan.nodes)
-        for index in self.nodes:
+        for index in [HEAD] if self.plan.direct_ingress else self.nodes:
             self._wait_healthy(index)
         return [self._raylet(index) for index in self.nodes]
 
     def scale(self, replicas: int) -> None:
         """Change the number of replicas; at most one a node, and a node without one drains its proxy."""
-        application = rayapp.build(replicas, self.plan.max_ongoing, self.plan.max_queued)
+        self.replicas = replicas
+        self._deploy()
+
+    def redeploy(self, _: int) -> None:
+        """Replace each replica by one of a new release."""
+        self.release += 1
+        self._deploy()
+
+    def _deploy(self) -> None:
+        plan = self.plan
+        application = rayapp.build(self.replicas, plan.max_ongoing, plan.max_queued, self.release)
         serve.run(application, name="default", route_prefix="/")
 
     def kill_proxy(self, index: int) -> None:
@@ -128,7 +140,12 @@ class Driver:
             },
         }
         if index == HEAD:
-            options |= {"gcs_server_port": plan.gcs_port, "include_dashboard": False}
+            options |= {
+                "gcs_server_port": plan.gcs_port,
+                "include_dashboard": bool(plan.dashboard_port),
+                "dashboard_host": LOOPBACK,
+                "dashboard_port": plan.dashboard_port,
+            }
         self.nodes[index] = self.cluster.add_node(wait=True, **options)
 
     def _node(self, index: int) -> Any:  # noqa: ANN401 - a private class of Ray
@@ -182,6 +199,7 @@ def obey(driver: Driver, line: str) -> dict[str, Any]:
         "stop-node": driver.stop_node,
         "start-node": driver.start_node,
         "scale": driver.scale,
+        "redeploy": driver.redeploy,
     }
     if name not in commands:
         return {"ok": False, "error": f"unknown command {name!r}: there are {', '.join(commands)}"}

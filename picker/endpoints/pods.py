@@ -87,18 +87,35 @@ def _active_ports(pod: str, annotations: Mapping[str, str]) -> frozenset[int] | 
     return frozenset(ports)
 
 
-def endpoints_of(
-    pods: Iterable[Pod], ports: Sequence[int], *, metrics_target_port: int | None
-) -> tuple[Endpoint, ...]:
-    """An endpoint for each of ``ports`` of each pod that serves, in the order of the pods' names."""
-    serving = sorted((pod for pod in pods if pod.serves), key=lambda pod: pod.name)
-    # Pods with the host's network share its address; of two with one endpoint the first has it.
-    found = {
-        endpoint.address: endpoint
-        for pod in reversed(serving)
-        for endpoint in _endpoints(pod, ports, metrics_target_port)
-    }
-    return tuple(sorted(found.values(), key=lambda endpoint: endpoint.name))
+class PodEndpoints:
+    """The endpoints of pods on certain ports; ``metrics_target_port`` is where each has its metrics.
+
+    Those of a pod that stayed the same are not made again: of thousands one changes at a time.
+    """
+
+    def __init__(self, metrics_target_port: int | None) -> None:
+        self._metrics_port = metrics_target_port
+        self._ports: Sequence[int] = ()
+        self._made: dict[str, tuple[Pod, tuple[Endpoint, ...]]] = {}
+
+    def of(self, pods: Iterable[Pod], ports: Sequence[int]) -> tuple[Endpoint, ...]:
+        """An endpoint for each of ``ports`` of each pod that serves, in the order of the pods' names."""
+        before = self._made if ports == self._ports else {}
+        self._ports = ports
+        self._made = {pod.name: self._endpoints(pod, before.get(pod.name)) for pod in pods if pod.serves}
+        found: dict[str, Endpoint] = {}
+        for name in sorted(self._made):
+            for endpoint in self._made[name][1]:
+                # Pods with the host's network share its address; of two with one endpoint the first has it.
+                found.setdefault(endpoint.address, endpoint)
+        return tuple(found.values())
+
+    def _endpoints(
+        self, pod: Pod, before: tuple[Pod, tuple[Endpoint, ...]] | None
+    ) -> tuple[Pod, tuple[Endpoint, ...]]:
+        if before is not None and before[0] is pod:
+            return before
+        return pod, tuple(_endpoints(pod, self._ports, self._metrics_port))
 
 
 def _endpoints(pod: Pod, ports: Sequence[int], metrics_target_port: int | None) -> Iterator[Endpoint]:

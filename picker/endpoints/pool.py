@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from picker.addresses import is_port
-from picker.endpoints.pods import endpoints_of
+from picker.endpoints.pods import PodEndpoints
 from picker.endpoints.selected import SelectedPods
 from picker.kube.resource import INFERENCE_POOLS
 from picker.kube.watches import Watches
@@ -71,6 +71,7 @@ class PoolSource:
         async with Watches(self._client, pace=self._pace) as watches:
             pools = watches.add(INFERENCE_POOLS, namespace, read_pool, name=name)
             selected = SelectedPods(watches, namespace)
+            made = PodEndpoints(self._metrics_port)
             missing = False
             while True:
                 await watches.changed()
@@ -84,7 +85,7 @@ class PoolSource:
                 if pods is None:
                     continue
                 ports = pool.ports if pool else ()
-                endpoints = endpoints_of(pods, ports, metrics_target_port=self._metrics_port)
+                endpoints = made.of(pods, ports)
                 if endpoints != last:
                     last = endpoints
                     yield endpoints

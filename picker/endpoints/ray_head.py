@@ -39,6 +39,7 @@ RAY_METRICS_PORT = 8080
 """KubeRay's port of a node's metrics page, where the head does not tell which one it is."""
 HAPROXY_METRICS_PORT = 9101
 _HAPROXY_MARK = b"haproxy_"
+_HAPROXY_TIMEOUT = 1.0
 _GONE = frozenset(("UNHEALTHY", "DRAINING", "DRAINED"))
 """States of a proxy that should get no new requests."""
 _MOST_BYTES = 32 * 2**20
@@ -130,7 +131,8 @@ class RayHead:
         if self._haproxy_of is None or self._haproxy_of[0] != state.controller:
             page = HostPort(proxies[0].address.host, HAPROXY_METRICS_PORT)
             try:
-                found = _HAPROXY_MARK in await self._get(session, f"http://{page}/metrics?scope=frontend")
+                async with asyncio.timeout(_HAPROXY_TIMEOUT):
+                    found = _HAPROXY_MARK in await self._get(session, f"http://{page}/metrics?scope=frontend")
             except TimeoutError:
                 return False  # says neither; it is asked again
             except (aiohttp.ClientError, OSError, ServeApiError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from picker.endpoints.pods import Pod, endpoints_of, read_pod
+from picker.endpoints.pods import Pod, PodEndpoints, read_pod
 from picker.kube.resource import PODS
 from picker.kube.watches import Watches
 
@@ -68,12 +68,13 @@ class PodsSource:
         async with Watches(self._client, pace=self._pace) as watches:
             selected = SelectedPods(watches, self._namespace)
             selected.by(self._selector)
+            made = PodEndpoints(self._metrics_port)
             while True:
                 await watches.changed()
                 pods = selected.by(self._selector)
                 if pods is None:
                     continue
-                endpoints = endpoints_of(pods, self._ports, metrics_target_port=self._metrics_port)
+                endpoints = made.of(pods, self._ports)
                 if endpoints != last:
                     last = endpoints
                     yield endpoints

@@ -90,6 +90,8 @@ class Election:
         self._seen_at = float("-inf")
         """Since when it is that one, as far as this candidate could look."""
         self._released = False
+        self._verb = "get"
+        """What was asked for last."""
         self._complaint = ""
 
     async def run(self) -> None:
@@ -124,6 +126,8 @@ class Election:
             await self._try()
         except KubeError as error:
             self._failed(error)
+        else:
+            self._answered()
 
     async def _try(self) -> None:
         """Take or renew the Lease if that is possible, and see who holds it."""
@@ -145,13 +149,13 @@ class Election:
 
     async def _look(self) -> None:
         path = LEASES.path(*self._lease)
+        self._verb = "get"
         try:
             lease = await self._client.get(path, within=self._term.request)
         except KubeError as error:
             if error.status != _MISSING:
                 raise
             lease = {}
-        self._answered()
         if _version(lease) != _version(self._seen):
             self._seen_at = self._clock()
         self._seen = lease
@@ -168,6 +172,7 @@ class Election:
 
     async def _write(self, lease: Json) -> None:
         within = self._term.request
+        self._verb = "update" if "metadata" in lease else "create"
         if "metadata" in lease:
             lease = await self._client.replace(LEASES.path(*self._lease), lease, within=within)
         else:
@@ -178,7 +183,6 @@ class Election:
                 **lease,
             }
             lease = await self._client.create(LEASES.path(self._lease.namespace), lease, within=within)
-        self._answered()
         self._seen, self._seen_at = lease, self._clock()
 
     def _spec(self) -> Json:
@@ -213,13 +217,13 @@ class Election:
         self._seen_at = self._clock()
         if self._leading:
             self._seen = {}  # whether a write that was not answered took place is to be seen first
-        complaint = "forbidden" if error.status == _FORBIDDEN else "failed"
+        complaint = f"forbidden {self._verb}" if error.status == _FORBIDDEN else "failed"
         if complaint == self._complaint:
             return
         self._complaint = complaint
         fields = {"lease": str(self._lease), "error": str(error), "leading": str(bool(self._leading)).lower()}
         if error.status == _FORBIDDEN:
-            fields["mend"] = f"give the service account get, create and update on '{LEASES}' by a Role"
+            fields["mend"] = f"give the service account the verb '{self._verb}' on '{LEASES}' by a Role"
             log.error("the API server forbids what the election of a leader needs", extra={"fields": fields})
         else:
             log.warning("the Lease cannot be had; nothing changes until it can", extra={"fields": fields})

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import random
+import statistics
 import time
 import tracemalloc
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ CHURN_SECONDS = float(os.environ.get("KUBE_CHURN_SECONDS", "8"))
 """The measurement of the documents took 60."""
 PODS = 200
 MOST_LATE = 1.0
+"""Seconds, of 99 in 100 changes; the machine may be busy with other tests."""
 GROWTH = 512 * 1024
 """Bytes; a leaked set of 200 endpoints each time would be tens of megabytes."""
 
@@ -54,8 +56,8 @@ class Churn:
         self._namespace = namespace
         self._pool = pool
         self._random = random.Random(7)
-        self.changes = 0
-        self.latest = 0.0
+        self.delays: list[float] = []
+        """Seconds from the API server's answer to a change until it was in the set."""
         self.ready = set(range(PODS))
 
     async def create(self) -> None:
@@ -87,8 +89,7 @@ class Churn:
         while (address in (self._pool.addresses or ())) is not there:
             assert time.monotonic() < started + DEADLINE
             await asyncio.sleep(0.005)
-        self.latest = max(self.latest, time.monotonic() - started)
-        self.changes += 1
+        self.delays.append(time.monotonic() - started)
 
 
 async def test_two_hundred_pods_of_which_half_come_and_go(
@@ -124,9 +125,11 @@ async def test_two_hundred_pods_of_which_half_come_and_go(
         tracemalloc.stop()
         assert grown < GROWTH
         assert watches_open() == 2, "of the pool and of its pods"
-        assert churn.latest < MOST_LATE
-        record_property("changes", churn.changes)
-        record_property("latest", churn.latest)
+        late = statistics.quantiles(churn.delays, n=100)[98]
+        assert late < MOST_LATE
+        figures = {"changes": len(churn.delays), "median": statistics.median(churn.delays), "p99": late}
+        for name, figure in {**figures, "latest": max(churn.delays), "grown": grown}.items():
+            record_property(name, figure)
     assert watches_open() == 0
 
 

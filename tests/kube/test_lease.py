@@ -252,9 +252,8 @@ async def test_what_is_forbidden_is_told_once(
     await candidates.time.pass_(600.0)
     assert candidates.leading == set()
     (told,) = [vars(record)["fields"] for record in caplog.records if "forbids" in record.message]
-    assert told["mend"] == (
-        "give the service account get, create and update on 'leases.coordination.k8s.io' by a Role"
-    )
+    mend = "give the service account the verb 'get' on 'leases.coordination.k8s.io' by a Role"
+    assert told["mend"] == mend
 
 
 async def test_a_release_that_fails_is_told(candidates: Candidates, caplog: pytest.LogCaptureFixture) -> None:

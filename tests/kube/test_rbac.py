@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from picker.endpoints.pool import PoolSource
 from picker.kube.client import KubeClient, KubeError, connect
+from picker.kube.lease import Election, Term
 from picker.kube.names import ObjectName
+from picker.kube.resource import LEASES
 from picker.kube.watch import Pace
+from picker.objects.kube import follow_pool_objects
+from picker.objects.rules import ObjectSet
 from tests.kube.conftest import LIMITED
 from tests.kube.follow import DEADLINE, Followed
 
@@ -102,6 +107,59 @@ async def test_each_missing_verb_is_one_line_and_mended_while_running(
     assert not [record for record in caplog.records if record.exc_info]
 
 
+async def test_objects_that_may_not_be_listed_are_none(
+    limited: KubeClient, namespace: Namespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The picker serves without them."""
+    objects = follow_pool_objects(limited, ObjectName(namespace.name, "llm"), pace=QUICK)
+    try:
+        assert await asyncio.wait_for(anext(objects), DEADLINE) == ObjectSet()
+        await asyncio.sleep(3 * QUICK.slow_retry)
+    finally:
+        await objects.aclose()
+    told = [(fields["verb"], fields["resource"]) for fields in refusals(caplog)]
+    kinds = ("inferencemodelrewrites", "inferenceobjectives")
+    groups = ("llm-d.ai", "inference.networking.x-k8s.io")
+    assert sorted(told) == sorted(("list", f"{kind}.{group}") for kind in kinds for group in groups)
+
+
+@pytest.mark.parametrize("verb", ["get", "create", "update"])
+async def test_each_verb_that_an_election_lacks_is_one_line_and_mended_while_running(
+    limited: KubeClient, namespace: Namespace, caplog: pytest.LogCaptureFixture, verb: str
+) -> None:
+    verbs = ["get", "create", "update"]
+    rule = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
+    lease = ObjectName(namespace.name, "picker")
+    if verb == "update":
+        body = {"metadata": {"name": "picker"}, "spec": {"holderIdentity": ""}}
+        namespace.server.request("POST", namespace.path("leases", "coordination.k8s.io/v1"), body)
+    namespace.grant(LIMITED, [{**rule, "verbs": [other for other in verbs if other != verb]}])
+    if verb != "get":
+        await until_answered(limited, LEASES.path(*lease))
+    leading = asyncio.Event()
+    election = Election(
+        limited,
+        lease,
+        "me",
+        changed=lambda leads: leading.set() if leads else None,
+        random=random.Random(1),
+        clock=asyncio.get_running_loop().time,
+        sleep=asyncio.sleep,
+        term=Term(look=0.1),
+    )
+    running = asyncio.create_task(election.run())
+    try:
+        await until_refused(caplog, 1)
+        await asyncio.sleep(0.3)
+        (told,) = refusals(caplog)
+        assert told["mend"] == f"give the service account the verb '{verb}' on '{LEASES}' by a Role"
+        namespace.grant(LIMITED, [{**rule, "verbs": verbs}])
+        await asyncio.wait_for(leading.wait(), DEADLINE)
+    finally:
+        running.cancel()
+    assert len(refusals(caplog)) == 1
+
+
 async def test_a_token_that_is_wrong(
     server: ApiServer, namespace: Namespace, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +177,20 @@ async def test_a_token_that_is_wrong(
         assert caplog.messages.count("the API server does not know who asks") == 1
     finally:
         await client.close()
+
+
+async def until_answered(client: KubeClient, path: str) -> None:
+    """The same for an object that need not exist."""
+    async with asyncio.timeout(DEADLINE):
+        while True:
+            try:
+                await client.get(path)
+            except KubeError as error:
+                if error.status != 403:
+                    return
+                await asyncio.sleep(0.02)
+            else:
+                return
 
 
 async def until_allowed(client: KubeClient, path: str) -> None:

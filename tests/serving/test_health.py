@@ -64,14 +64,17 @@ async def check(stub: Any, name: str) -> int:
 @pytest.mark.parametrize("port_of", ["ext_proc", "health"])
 async def test_every_name_through_a_life(port_of: str) -> None:
     async with showing(port_of) as (health, stub):
-        for ready, draining, expected in [
-            (False, False, NOT_SERVING),
-            (True, False, SERVING),
-            (False, False, NOT_SERVING),
-            (True, False, SERVING),
-            (True, True, NOT_SERVING),
+        for ready, leading, draining, expected in [
+            (False, True, False, NOT_SERVING),
+            (True, True, False, SERVING),
+            (False, True, False, NOT_SERVING),
+            (True, False, False, NOT_SERVING),
+            (False, False, False, NOT_SERVING),
+            (True, True, False, SERVING),
+            (True, True, True, NOT_SERVING),
         ]:
             health.set_ready(ready)
+            health.set_leading(leading)
             if draining:
                 health.drain()
             assert [await check(stub, name) for name in READINESS] == [expected] * len(READINESS)

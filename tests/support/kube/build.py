@@ -14,12 +14,10 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support.kube.modules import crd_folders, go
+from tests.support.kube.modules import CACHE, crd_folders, download_crds, go
 
 VERSION = "1.37.2"
-FOLDER = (
-    Path(os.environ.get("SERVE_PICKER_KUBE_CACHE", "~/.cache/serve-picker/kube")).expanduser() / f"v{VERSION}"
-)
+FOLDER = CACHE / f"v{VERSION}"
 APISERVER = FOLDER / "kube-apiserver"
 ETCD = FOLDER / "etcd"
 """Built beside it: the one that systems bring may be too old. Before 3.4.31 or 3.5.13, watches that allow
@@ -31,7 +29,8 @@ _PACKAGES = {APISERVER: "k8s.io/kubernetes/cmd/kube-apiserver", ETCD: _ETCD_PACK
 
 def missing() -> str:
     """Why there is no API server to test with, and what to do about it; empty where there is one."""
-    if all(os.access(program, os.X_OK) for program in _PACKAGES):
+    built = all(os.access(program, os.X_OK) for program in _PACKAGES)
+    if built and all(folder.is_dir() for folder in crd_folders().values()):
         return ""
     go_too = "" if shutil.which("go") else " (needs Go 1.26 or newer)"
     return f"kube-apiserver is not built; run 'make kube'{go_too}"
@@ -48,7 +47,7 @@ def build() -> None:
             _write_module(module)
             for program, package in wanted.items():
                 _build(module, program, package)
-    crd_folders()
+        download_crds()
 
 
 def _build(module: Path, program: Path, package: str) -> None:
