@@ -129,6 +129,7 @@ class App:
             fallbacks=settings.fallbacks,
             index=PrefixIndex(settings.index_max),
             replicas=settings.replicas,
+            clusters=self._clusters,
         )
         self._policy: Policy | None = None
         self._policy_means = policy_means(random.Random(), _session_key(settings))  # noqa: S311 - as above

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from picker.inference.question import Question
+    from picker.routing.clusters import Turn
     from picker.routing.decision import Refusal
     from scorer.profile import Choice, Dropped
 
@@ -67,6 +68,8 @@ class Explained:
     draws: tuple[float, ...] = ()
     unsure: bool = False
     simplest: bool = False
+    turn: Turn | None = None
+    """Which cluster was drawn; None: it did not come to that."""
 
     def dropped(self) -> dict[str, list[str]]:
         """Who was taken out, by the rung of the ladder or the filter that did."""

@@ -17,6 +17,7 @@ import numpy as np
 from picker.routing.history import History
 
 if TYPE_CHECKING:
+    from picker.routing.clusters import Turn
     from picker.routing.decision import Visibility
     from scorer.fleet import Fleet, Slot
     from scorer.prefix import Added
@@ -64,6 +65,7 @@ class Entry:
         "stage",
         "started",
         "tokens",
+        "turn",
         "visibility",
         "waiting",
     )
@@ -76,6 +78,8 @@ class Entry:
         """Where it is counted."""
         self.tokens = tokens
         """Of its prompt, those that are not cached there."""
+        self.turn: Turn | None = None
+        """Of its cluster, to be kept by a decision that replaces this one."""
         self.visibility = visibility
         self.started = started
         self.stage = Stage.RUNNING

@@ -9,6 +9,7 @@ import numpy as np
 from picker.routing.admission import saturated
 from picker.routing.breaker import Breaker, verdict
 from picker.routing.candidates import Candidates
+from picker.routing.clusters import ClusterDraw
 from picker.routing.decision import Cause, Decision, Refusal
 from picker.routing.eligibility import eligible
 from picker.routing.explained import Asked, Explained, Recent
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from picker.inference.question import Question
+    from picker.routing.clusters import Turn
     from picker.routing.decision import Answer, Outcome, Ticket, Visibility
     from scorer.contract import Rows
     from scorer.fleet import Fleet, Slot
@@ -36,6 +38,9 @@ NOBODY = Refusal(503, "rejected-no-endpoints", "failed to find endpoint candidat
 """The pool is empty, or nobody of it is in the subset."""
 ALL_FILTERED = Refusal(429, "rejected-saturated", "no endpoints available for the given request")
 """The profile's own filters left nobody."""
+
+CLUSTER_GONE = Refusal(503, "rejected-no-endpoints", "the drawn cluster has no endpoint for the request")
+"""Nobody of the cluster whose turn it is can be had, and requests must not spill over to others."""
 
 SHED = Refusal(429, "rejected-saturated", "system saturated, sheddable request dropped")
 """The request may be shed, and the pool has no room."""
@@ -65,6 +70,7 @@ class Router:
         fallbacks: int = 0,
         index: PrefixIndex | None = None,
         replicas: int = 1,
+        clusters: ClusterDraw | None = None,
         blocks_of: Callable[[Question], Blocks | None] | None = None,
         start_grace: float = START_GRACE,
     ) -> None:
@@ -82,6 +88,7 @@ class Router:
         self._draws = Draws(rng)
         self._start_grace = start_grace
         self._candidates = Candidates(fleet)
+        self._clusters = clusters or ClusterDraw(fleet)
         self._ledger = Ledger(fleet)
         self._breaker = Breaker(fleet)
         self._pressure = BackPressure(fleet)
@@ -135,10 +142,14 @@ class Router:
         offered = () if simplest else self._breaker.offer(now, status_visible=visibility.status)
         entry = None
         try:
-            rows, blocks = self._decide(question, now, prefer, explained)
+            kept = None if replaces is None else _entry(replaces).turn
+            rows, blocks = self._decide(question, now, prefer, explained, kept)
+            if explained.turn is not None:
+                self._clusters.took(explained.turn)
             if explained.refusal is None:
                 decision = self._send(rows, question, visibility, now, blocks)
                 entry = _entry(decision.ticket)
+                entry.turn = explained.turn
                 explained.endpoints, explained.matched_tokens = decision.endpoints, entry.matched
         finally:
             if offered:
@@ -170,7 +181,7 @@ class Router:
         return Explained(now, Asked.of(question), addresses=self._fleet.addresses, simplest=simplest)
 
     def _decide(
-        self, question: Question, now: float, prefer: int, explained: Explained
+        self, question: Question, now: float, prefer: int, explained: Explained, kept: Turn | None = None
     ) -> tuple[tuple[int, ...], Blocks | None]:
         """The chosen rows in order and the prompt's blocks; or none, with the refusal in ``explained``."""
         fleet = self._fleet
@@ -179,14 +190,22 @@ class Router:
             explained.refusal = NOBODY
             return (), None
         if explained.simplest:
+            drawn = self._clusters.draw(rows, rows, kept=kept)
+            if len(drawn.rows):
+                rows, explained.turn = drawn
             return tuple(self._rng.sample(rows.tolist(), min(self.wanted, len(rows)))), None
         ladder: list[Dropped] = []
-        rows = eligible(fleet, rows, question, now, ladder)
+        eligible_rows = eligible(fleet, rows, question, now, ladder)
         explained.ladder = tuple(ladder)
+        blocks = self._prefixes.look_up(question) if self.profile.uses_prefix else None
+        held = self._holders(eligible_rows) if self._clusters.sticky and blocks is not None else None
+        rows, explained.turn = self._clusters.draw(rows, eligible_rows, kept=kept, held=held)
+        if not len(rows):
+            explained.refusal = CLUSTER_GONE
+            return (), None
         if question.priority < 0 and saturated(fleet, rows, now, self.saturation):
             explained.refusal = SHED
             return (), None
-        blocks = self._prefixes.look_up(question) if self.profile.uses_prefix else None
         explained.unsure = self._is_unsure(rows, now)
         self._draws.drawn.clear()
         choice = explained.choice = self.profile.run(
@@ -262,6 +281,12 @@ class Router:
                 part.sync()
         self._ledger.advance(now)
         self._speeds.compare(now)
+
+    def _holders(self, rows: Rows) -> Rows:
+        """Those of the rows that hold some of the prompt, who holds most first."""
+        matched = self._fleet.matched_tokens[rows]
+        order = np.argsort(-matched, kind="stable")
+        return rows[order[matched[order] > 0.0]]
 
     def _is_unsure(self, rows: Rows, now: float) -> bool:
         """Whether the pool is new and there is an endpoint of which nothing is known yet."""
