@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from scorer import filters
+from scorer.fleet import any_true
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,29 +33,15 @@ RUNGS = (
         lambda fleet, request, _now: not filters.served_everywhere(fleet, request),
     ),
     # would not answer
-    Rung(
-        "reachable",
-        filters.reachable,
-        lambda fleet, _request, _now: bool(np.count_nonzero(fleet.reachable) < fleet.capacity),
-    ),
+    Rung("reachable", filters.reachable, lambda fleet, _request, _now: b"\0" in fleet.reachable.tobytes()),
     # would answer 5xx, as far as its last answers tell
     Rung(
-        "breaker-closed",
-        filters.breaker_closed,
-        lambda fleet, _request, _now: bool(np.count_nonzero(fleet.breaker_open)),
+        "breaker-closed", filters.breaker_closed, lambda fleet, _request, _now: any_true(fleet.breaker_open)
     ),
     # answers, but asked to be left alone
-    Rung(
-        "not-draining",
-        filters.not_draining,
-        lambda fleet, _request, _now: bool(np.count_nonzero(fleet.draining)),
-    ),
+    Rung("not-draining", filters.not_draining, lambda fleet, _request, _now: any_true(fleet.draining)),
     # refused a moment ago; such a guess is over within seconds
-    Rung(
-        "not-full",
-        filters.not_full,
-        lambda fleet, _request, now: bool(np.count_nonzero(fleet.full_until > now)),
-    ),
+    Rung("not-full", filters.not_full, lambda fleet, _request, now: any_true(fleet.full_until > now)),
 )
 """From the gravest fault to the lightest. Rows without a tenant have none."""
 

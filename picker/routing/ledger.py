@@ -160,18 +160,19 @@ class Ledger:
         """Count a request at the first of ``slots``, all of which are held; ``tokens`` are uncached ones."""
         self.sync()
         entry = Entry(slots, tokens, visibility, now)
+        row = entry.slot.row
         self._history.before_change(now)
-        self._fleet.own[entry.slot.row] += 1.0
-        self._fleet.sent_at[entry.slot.row] = now
+        self._fleet.own[row] += 1.0
+        self._fleet.sent_at[row] = now
         self.in_flight += 1
         if tokens > 0.0:
             if visibility.first_token:
                 entry.waiting = True
-                self._waiting[entry.slot.row] += tokens
+                self._waiting[row] += tokens
             else:
                 self._drain(entry, now)
-            self._show_tokens(entry.slot.row, now)
-            entry.ahead = float(self._fleet.own_tokens[entry.slot.row])
+            self._show_tokens(row, now)
+            entry.ahead = float(self._fleet.own_tokens[row])
         return entry
 
     def first_token(self, entry: Entry, now: float) -> bool:
@@ -273,6 +274,9 @@ class Ledger:
         self._show_tokens(row, now)
 
     def _show_tokens(self, row: int, now: float) -> None:
+        if not self._draining:
+            self._fleet.own_tokens[row] = self._waiting[row]
+            return
         draining = max(0.0, float(self._drained_at[row]) - now) * float(self._rates[row])
         self._fleet.own_tokens[row] = self._waiting[row] + draining
 
