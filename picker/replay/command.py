@@ -217,8 +217,8 @@ replay = click.Command(
     callback=lambda **options: _run(_Wish(**options)),
     context_settings={"max_content_width": 110},
     short_help="Play recorded requests against simulated servers and compare policies.",
-    help="Play recorded requests against simulated servers and compare policies. Unless told otherwise, these "
-    "are the usual ones, at 0.8 of the load at which round robin gives up.",
+    help="Play recorded requests against simulated servers and compare policies. Unless told otherwise, "
+    "these are the usual ones, at 0.8 of the load at which round robin gives up.",
     params=[
         click.Argument(["traces"], nargs=-1, type=click.Path(path_type=Path), metavar="[TRACE]..."),
         _option(
