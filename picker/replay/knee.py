@@ -23,16 +23,20 @@ _CLOSE = 1.03
 _LIGHT = 1 / 32
 """Of what the servers could compute, were there no bursts, no answers and no cache."""
 _LEAST = 1 / 64
-_MOST = 4_096
-"""Bounds of the search, in parts of the load it begins with."""
+_MOST = 256
+"""Bounds of the search, in parts of the load it begins with. The upper is more than servers can do."""
 _P90 = 1
+
+
+class KneeError(Exception):
+    """No load is too much: the runs are so short that they are over before anybody has to wait long."""
 
 
 def find_knee(case: Case, seeds: Sequence[int], run: Callable[[list[Case]], list[Result]]) -> float:
     """The highest level at which round robin's TTFT p90 is at most five times its value at a fifth of it.
 
     The p90 is the mean of those of all seeds. Faults, pages and replicas are left out: round robin sees none
-    of them. ``run`` runs cases side by side.
+    of them. ``run`` runs cases side by side. Raises KneeError.
     """
     plain = replace(case, policy=PolicyName(ROUND_ROBIN), faults=(), replicas=1, explain=None)
 
@@ -49,8 +53,11 @@ def find_knee(case: Case, seeds: Sequence[int], run: Callable[[list[Case]], list
     while not bearable(low) and low > _LEAST * begin:
         low /= 2
     high = 2 * low
-    while bearable(high) and high < _MOST * begin:
+    while bearable(high):
         low, high = high, 2 * high
+        if high > _MOST * begin:
+            trace = case.source.read().name
+            raise KneeError(f"{trace}: {case.sent} requests are too few to find a knee; play more of them")
     return _narrow(low, high, bearable, whole=bool(case.sessions))
 
 

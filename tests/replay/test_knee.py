@@ -9,7 +9,7 @@ import pytest
 
 from picker.replay import cases
 from picker.replay.cases import Case, Source
-from picker.replay.knee import find_knee
+from picker.replay.knee import KneeError, find_knee
 from picker.replay.policies import PolicyName
 from picker.replay.servers import Fault
 from picker.replay.workload import Request, Trace
@@ -25,7 +25,7 @@ def result(monkeypatch: pytest.MonkeyPatch) -> Result:
     return Case(Source("steady"), PolicyName("random"), requests=10).run()
 
 
-@pytest.mark.parametrize("capacity", [0.5, 20.0, 3000.0])
+@pytest.mark.parametrize("capacity", [0.5, 20.0, 150.0])
 def test_it_is_where_the_wait_is_five_times_that_at_a_fifth(result: Result, capacity: float) -> None:
     """With a wait of 1/(1 - use), that is at (25/5 - 1)/(25/5 - 1/5) of the capacity: 5/6."""
     asked: list[Case] = []
@@ -55,3 +55,9 @@ def test_sessions_are_counted_in_whole(result: Result, monkeypatch: pytest.Monke
 
     case = Case(Source("sessions"), PolicyName("ours"), sessions=1)
     assert find_knee(case, [0], run) == pytest.approx(50.0, abs=2.0)
+
+
+def test_runs_that_never_wait_have_none(result: Result) -> None:
+    case = Case(Source("steady"), PolicyName("ours"), requests=10)
+    with pytest.raises(KneeError, match="steady: 10 requests are too few"):
+        find_knee(case, [0], lambda wanted: [result for _ in wanted])
