@@ -33,7 +33,7 @@ def serves_path(fleet: Fleet, rows: Rows, request: Request, _now: float) -> Mask
 def served_everywhere(fleet: Fleet, request: Request) -> bool:
     """Whether :func:`serves_path` lets everybody pass, seen without looking at each."""
     path = request.path
-    return not path or all(_covers(prefixes, path) for prefixes in fleet.route_sets)
+    return not fleet.paths_differ or not path or all(_covers(prefixes, path) for prefixes in fleet.route_sets)
 
 
 def _covers(prefixes: tuple[str, ...], path: str) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 
 from scorer.affinity import model_affinity, prefix_home, session_affinity
 from scorer.choosers import NearTies, weighted_random
+from scorer.fleet import any_true
 from scorer.scorers import least_work, ray_load
 
 if TYPE_CHECKING:
@@ -105,12 +106,12 @@ class Profile:
         dropped: list[Dropped] = []
         for name, keep in self.filters:
             mask = keep(fleet, rows, request, now)
-            if not mask.all():
+            if any_true(~mask):
                 dropped.append((name, rows[~mask]))
                 rows = rows[mask]
         if not len(rows):
             return Choice((), rows, np.empty(0), (), (), fleet.addresses, tuple(dropped))
-        parts = tuple(scorer(fleet, rows, request, now) for _, _, scorer in self.scorers)
+        parts = [scorer(fleet, rows, request, now) for _, _, scorer in self.scorers]
         totals = self._totals(parts, len(rows))
         preferred = -1
         if prefer >= 0:
@@ -118,9 +119,9 @@ class Profile:
             preferred = int(found[0]) if len(found) else -1
         places = (self.unsure if unsure else self.chooser)(totals, count, rng, preferred)
         chosen = (int(rows[places[0]]),) if len(places) == 1 else tuple(rows[places].tolist())
-        return Choice(chosen, rows, totals, parts, self.scorers, fleet.addresses, tuple(dropped))
+        return Choice(chosen, rows, totals, tuple(parts), self.scorers, fleet.addresses, tuple(dropped))
 
-    def _totals(self, parts: tuple[Scores | None, ...], count: int) -> Scores:
+    def _totals(self, parts: list[Scores | None], count: int) -> Scores:
         totals: Scores | None = None
         for weighted, part in zip(self.scorers, parts, strict=True):
             if part is not None:

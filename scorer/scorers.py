@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scorer.fleet import any_true
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -45,6 +47,9 @@ LOCAL_SHARE = 0.1
 def freshness(fleet: Fleet, rows: Rows, now: float) -> NDArray[np.float64]:
     """How much each endpoint's page is still worth: 1 up to ``TRUSTED_AGE``, 0 from ``IGNORED_AGE``."""
     worth: NDArray[np.float64] = fleet.fetched_at[rows]
+    if worth[worth.argmin()] >= now - TRUSTED_AGE:
+        worth.fill(1.0)
+        return worth
     worth += IGNORED_AGE - now
     worth *= 1.0 / (IGNORED_AGE - TRUSTED_AGE)
     np.minimum(worth, 1.0, out=worth)
@@ -63,16 +68,16 @@ def request_load(fleet: Fleet, rows: Rows, now: float) -> NDArray[np.float64]:
     Fallback: a page that does not say a load, or was never read, adds nothing but the guess.
     """
     own: NDArray[np.float64] = fleet.own[rows]
-    others = fleet.scraped_load[rows]
-    others -= fleet.own_at_page[rows]
-    np.fmax(others, 0.0, out=others)  # NaN becomes 0
+    load = fleet.scraped_load[rows]
+    load -= fleet.own_at_page[rows]
+    np.fmax(load, 0.0, out=load)  # NaN becomes 0
     worth = freshness(fleet, rows, now)
-    others *= worth
+    load *= worth
     if fleet.replicas > 1:
-        others += (1.0 - worth) * (fleet.replicas - 1) * own
-    others += own
-    others += fleet.untracked[rows]
-    return others
+        load += (1.0 - worth) * (fleet.replicas - 1) * own
+    load += own
+    load += fleet.untracked[rows]
+    return load
 
 
 def least_load(fleet: Fleet, rows: Rows, _request: Request, now: float) -> Scores:
@@ -111,18 +116,19 @@ def least_work(fleet: Fleet, rows: Rows, request: Request, now: float) -> Scores
     if fleet.has_proxies:
         return None
     work: NDArray[np.float64] = fleet.own_tokens[rows]
-    if not request.prompt_tokens and not np.count_nonzero(work):
+    tokens = request.prompt_tokens
+    if not tokens and not np.count_nonzero(work):
         return least_load(fleet, rows, request, now)
     if fleet.replicas > 1:
         work *= fleet.replicas
-    work += request.prompt_tokens + STEP_TOKENS
+    work += tokens + STEP_TOKENS
     work -= fleet.matched_tokens[rows]
     load = request_load(fleet, rows, now)
     load += 1.0
     work *= np.sqrt(load, out=load)
     work *= fleet.slowness[rows]
     used = fleet.kv_usage[rows]
-    if (used > KV_EASE).any():  # False for NaN
+    if any_true(used > KV_EASE):  # False for NaN
         work *= _kv_barrier(used, freshness(fleet, rows, now))
     return _less_is_better(work)
 

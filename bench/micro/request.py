@@ -15,6 +15,7 @@ from picker.objects.rules import Objects
 from picker.observe.prometheus import Metrics
 from picker.routing.router import Router
 from picker.streams import Streams
+from scorer.prefix import PrefixIndex
 from scorer.profile import built_in_profile
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Requests:
         loop = asyncio.get_running_loop()
         fleet = pool(endpoints, rng, loop.time())
         self._streams = Streams(
-            routing=Router(fleet, built_in_profile(), rng),
+            routing=Router(fleet, built_in_profile(), rng, index=PrefixIndex(256 << 20)),
             observer=Metrics(fleet, time.monotonic),
             loop=loop,
             options=SessionOptions(),

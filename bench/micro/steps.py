@@ -17,6 +17,7 @@ from picker.metrics.dialects.ray_serve import RAY_SERVE
 from picker.metrics.dialects.vllm import VLLM
 from picker.routing.decision import Cause, Decision, Outcome, Visibility
 from picker.routing.router import Router
+from scorer.prefix import PrefixIndex
 from scorer.profile import built_in_profile
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ POOLS = (8, 100, 1000)
 _VISIBLE = Visibility(status=True, first_token=True, end=True)
 _FINISHED = Outcome(Cause.COMPLETE, status=200)
 _NOW = 1000.0
+_PAGES_EVERY = 1.0
+_INDEX_BYTES = 256 << 20
 _SMALL, _LARGE = 200, 220_000
 
 
@@ -78,13 +81,16 @@ def _question() -> Question:
 def _deciding() -> list[Step]:
     def decide(endpoints: int) -> Callable[[], object]:
         rng = random.Random(endpoints)
-        router = Router(pool(endpoints, rng, _NOW), built_in_profile(), rng)
+        fleet = pool(endpoints, rng, _NOW)
+        router = Router(fleet, built_in_profile(), rng, index=PrefixIndex(_INDEX_BYTES))
         question = _question()
         now = _NOW
 
         def ask_and_end() -> object:
             nonlocal now
             now += 0.001
+            if now > fleet.fetched_at[0] + _PAGES_EVERY:
+                fleet.fetched_at[:endpoints] = now
             decision = router.ask(question, _VISIBLE, now)
             if isinstance(decision, Decision):
                 router.first_token(decision.ticket, now)
@@ -93,7 +99,20 @@ def _deciding() -> list[Step]:
 
         return ask_and_end
 
-    return [(f"ask, first token and end, {size} endpoints", decide(size)) for size in POOLS]
+    def choose(endpoints: int) -> Callable[[], object]:
+        rng = random.Random(endpoints)
+        fleet = pool(endpoints, rng, _NOW)
+        rows = fleet.alive.nonzero()[0]
+        profile, question = built_in_profile(), _question()
+        fleet.own[rows] = rows % 7
+        fleet.own_tokens[rows] = rows % 11 * 100
+        fleet.matched_tokens[rows[::3]] = 10.0
+        return lambda: profile.run(fleet, rows, question, _NOW, rng)
+
+    return [
+        *((f"built-in profile alone, {size} endpoints", choose(size)) for size in (10, 100, 1000)),
+        *((f"ask, first token and end, {size} endpoints", decide(size)) for size in POOLS),
+    ]
 
 
 def _answering() -> list[Step]:

@@ -12,7 +12,7 @@ import click
 from picker.policy_file import PolicyFileError
 from picker.replay import report
 from picker.replay.cases import SESSION_RATE, Case, Source
-from picker.replay.knee import find_knee
+from picker.replay.knee import KneeError, find_knee
 from picker.replay.lines import TraceError
 from picker.replay.options import FAILING, NUMBERS, POLICY, SCALE, SLOW, seconds, whole
 from picker.replay.policies import BUILT_IN, OURS, ROUND_ROBIN, PolicyName
@@ -128,7 +128,7 @@ class _Wish:
 def _run(wish: _Wish) -> None:
     try:
         _replay(wish)
-    except (TraceError, PolicyFileError) as error:
+    except (KneeError, PolicyFileError, TraceError) as error:
         raise click.ClickException(str(error)) from None
 
 
@@ -217,8 +217,8 @@ replay = click.Command(
     callback=lambda **options: _run(_Wish(**options)),
     context_settings={"max_content_width": 110},
     short_help="Play recorded requests against simulated servers and compare policies.",
-    help="Play recorded requests against simulated servers and compare policies. Unless told otherwise, these "
-    "are the usual ones, at 0.8 of the load at which round robin gives up.",
+    help="Play recorded requests against simulated servers and compare policies. Unless told otherwise, "
+    "these are the usual ones, at 0.8 of the load at which round robin gives up.",
     params=[
         click.Argument(["traces"], nargs=-1, type=click.Path(path_type=Path), metavar="[TRACE]..."),
         _option(

@@ -249,7 +249,7 @@ class Engine:
         if not decoding and not self._chunks:
             self._steps, self._due = 0, inf
             return
-        self._steps = self._like_steps(decoding)
+        self._steps = 1 if preempted else self._like_steps(decoding)  # nobody is taken up in such a step
         self._open = budget > 0 and not self._waiting and decoding < self.model.sequences
         model = self.model
         tokens = model.chunk - budget

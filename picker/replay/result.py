@@ -48,6 +48,11 @@ class Result:
     agreement: float
     explanation: tuple[str, ...]
 
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Result:
+        """From what :meth:`as_json` gave."""
+        return cls(**{name: _thawed(value) for name, value in fields.items()})
+
     def as_json(self) -> dict[str, Any]:
         """For a file; NaN as null."""
         fields = asdict(self)
@@ -55,6 +60,12 @@ class Result:
             name: None if isinstance(value, float) and np.isnan(value) else value
             for name, value in fields.items()
         }
+
+
+def _thawed(value: Any) -> Any:  # noqa: ANN401 - what JSON can hold
+    if value is None:
+        return float("nan")
+    return tuple(map(_thawed, value)) if isinstance(value, list) else value
 
 
 def result_of(  # noqa: PLR0913 - what is known of a run

@@ -55,8 +55,7 @@ class Ticket(Protocol):
     """Routing's own mark on one decision; opaque to everybody else."""
 
 
-@dataclass(slots=True, frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """The chosen endpoints as ``ip:port`` in order of preference (never empty).
 
     ``response_headers`` are to be set on the answer to the client, where the gateway lets us see it (a

@@ -41,6 +41,42 @@ _MAX_DRAIN = 60.0
 """Seconds of assumed prefill an endpoint can have before it; a bound on what a wrong rate can do."""
 
 
+_FAST_SIDE = 1.25
+"""How many times the rate that ends show is assumed, since too slow costs more than too fast."""
+
+
+class _Ends:
+    """How the time to the end of an answer grows with the tokens that were ahead, over all endpoints.
+
+    A line through (tokens, seconds), least squares, older ends counting less: its slope is the time for a
+    token, and what answers take beside it (their own length) is where the line begins.
+    """
+
+    _MEMORY = 300
+    _LEAST = 50
+    _LEAST_SPREAD = 256.0
+    """Standard deviation of the tokens; with less the slope is chance."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._tokens = self._seconds = self._variance = self._covariance = 0.0
+
+    def add(self, tokens: float, seconds: float) -> None:
+        self._count = min(self._count + 1, self._MEMORY)
+        gain = 1.0 / self._count
+        off_tokens, off_seconds = tokens - self._tokens, seconds - self._seconds
+        self._tokens += gain * off_tokens
+        self._seconds += gain * off_seconds
+        self._variance = (1.0 - gain) * (self._variance + gain * off_tokens * off_tokens)
+        self._covariance = (1.0 - gain) * (self._covariance + gain * off_tokens * off_seconds)
+
+    def rate(self) -> float | None:
+        """Tokens per second, or None while nothing is clear."""
+        if self._count < self._LEAST or self._variance < self._LEAST_SPREAD**2 or self._covariance <= 0.0:
+            return None
+        return self._variance / self._covariance
+
+
 class Stage(Enum):
     """Where a request is in its life."""
 
@@ -115,6 +151,7 @@ class Ledger:
         """When the other tokens will be worked off, if the rate is right."""
         self._rates = np.full(fleet.capacity, DEFAULT_PREFILL_RATE)
         self._draining = False
+        self._ends = _Ends()
         self._service_times: dict[Slot, float] = {}
         self._service_time: float | None = None
         """Of the whole pool, for endpoints at which no end was seen."""
@@ -143,7 +180,10 @@ class Ledger:
         self._generations[changed] = present[changed]
         self._waiting[changed] = 0.0
         self._drained_at[changed] = -np.inf
-        self._rates[changed] = DEFAULT_PREFILL_RATE
+        others = fleet.alive.copy()
+        others[changed] = False
+        # A new endpoint most likely is as fast as the others are.
+        self._rates[changed] = np.median(self._rates[others]) if others.any() else DEFAULT_PREFILL_RATE
         self._history.reset(changed)
         self._service_times = {s: t for s, t in self._service_times.items() if fleet.holds(s)}
         for slot in [s for s in self._untracked if not fleet.holds(s)]:
@@ -164,18 +204,19 @@ class Ledger:
         """Count a request at the first of ``slots``, all of which are held; ``tokens`` are uncached ones."""
         self.sync()
         entry = Entry(slots, tokens, visibility, now)
+        row = entry.slot.row
         self._history.before_change(now)
-        self._fleet.own[entry.slot.row] += 1.0
-        self._fleet.sent_at[entry.slot.row] = now
+        self._fleet.own[row] += 1.0
+        self._fleet.sent_at[row] = now
         self.in_flight += 1
         if tokens > 0.0:
             if visibility.first_token:
                 entry.waiting = True
-                self._waiting[entry.slot.row] += tokens
+                self._waiting[row] += tokens
             else:
                 self._drain(entry, now)
-            self._show_tokens(entry.slot.row, now)
-            entry.ahead = float(self._fleet.own_tokens[entry.slot.row])
+            self._show_tokens(row, now)
+            entry.ahead = float(self._fleet.own_tokens[row])
         return entry
 
     def first_token(self, entry: Entry, now: float) -> bool:
@@ -277,6 +318,9 @@ class Ledger:
         self._show_tokens(row, now)
 
     def _show_tokens(self, row: int, now: float) -> None:
+        if not self._draining:
+            self._fleet.own_tokens[row] = self._waiting[row]
+            return
         draining = max(0.0, float(self._drained_at[row]) - now) * float(self._rates[row])
         self._fleet.own_tokens[row] = self._waiting[row] + draining
 
@@ -292,10 +336,15 @@ class Ledger:
         """From the time it took to work off what was there when the entry was sent.
 
         That time has other things in it (overhead, others' decoding; after an end all of the own
-        decoding), so a sample is a lower bound: it raises the rate readily, lowers it slowly, and a mere
-        end (not ``exact``) only raises it.
+        decoding), so a sample is a lower bound: it raises the rate readily, lowers it slowly. A mere end (not
+        ``exact``) only raises it, unless ends altogether show that it is too high: how they grow with the
+        tokens ahead tells prefill from decoding.
         """
-        if entry.ahead < _TELLING_TOKENS or took <= 0.0:
+        if took <= 0.0:
+            return
+        if not exact and entry.tokens:
+            self._ends.add(entry.ahead, took)
+        if entry.ahead < _TELLING_TOKENS:
             return
         row = entry.slot.row
         low, high = _PREFILL_RATES
@@ -305,3 +354,7 @@ class Ledger:
             self._rates[row] = rate + _PREFILL_GAIN_UP * (sample - rate)
         elif exact:
             self._rates[row] = rate + _PREFILL_GAIN_DOWN * (sample - rate)
+        else:
+            shown = self._ends.rate()
+            if shown is not None and _FAST_SIDE * shown < rate:
+                self._rates[row] = max(low, rate + _PREFILL_GAIN_DOWN * (_FAST_SIDE * shown - rate))

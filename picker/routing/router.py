@@ -312,12 +312,12 @@ class Router:
         profile = self.profile
         for sent in profile.observers:
             sent(fleet, first, question, now)
-        marks = [mark(fleet, first, question, now) for mark in profile.marks]
-        return Decision(
-            tuple([fleet.addresses[row] for row in rows]),
-            entry,
-            tuple([header for header in marks if header is not None]),
-        )
+        headers: tuple[tuple[str, str], ...] = ()
+        for mark in profile.marks:
+            header = mark(fleet, first, question, now)
+            if header is not None:
+                headers += (header,)
+        return Decision(tuple([fleet.addresses[row] for row in rows]), entry, headers)
 
     def _withdraw(self, entry: Entry, now: float) -> int:
         """Take a decision back; the row to prefer instead, or -1."""

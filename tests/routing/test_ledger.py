@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from picker.routing.decision import Cause, Outcome
@@ -81,6 +83,48 @@ def test_an_end_only_ever_shows_a_faster_drain() -> None:
     pool.send_to(1, SEES_STATUS, PROMPT)
     pool.router.tick(pool.now + 0.5)
     assert pool.fleet.own_tokens[0] == pytest.approx(TOKENS - DEFAULT_PREFILL_RATE / 2)
+
+
+def drain_of(pool: Pool, number: int = 1) -> float:
+    """Tokens a second by which those of a new request drain."""
+    row = pool.slot(number).row
+    pool.router.tick(pool.now)
+    assert pool.fleet.own_tokens[row] == 0
+    pool.send_to(number, SEES_STATUS, PROMPT)
+    pool.router.tick(pool.now + 0.1)
+    return float(TOKENS - pool.fleet.own_tokens[row]) * 10
+
+
+@pytest.mark.parametrize(
+    ("seconds_per_token", "expected"),
+    [
+        (1 / 2000, 2500.0),
+        (0.0, DEFAULT_PREFILL_RATE),
+        (1 / 32_000, DEFAULT_PREFILL_RATE),
+    ],
+)
+def test_ends_show_a_slower_drain_by_how_they_grow_with_the_tokens(
+    seconds_per_token: float, expected: float
+) -> None:
+    pool, rng = Pool(1), Random(1)
+    for _ in range(600):
+        tokens = rng.randrange(100, 8000)
+        ticket = pool.send_to(1, SEES_STATUS, b"x" * 4 * tokens)
+        pool.now += tokens * seconds_per_token + rng.uniform(3, 6)  # the answer's own length
+        pool.router.ended(ticket, OK, pool.now)
+    assert drain_of(pool) == pytest.approx(expected, rel=0.1)
+
+
+def test_a_new_endpoint_is_taken_to_be_as_fast_as_the_others() -> None:
+    pool = Pool(3)
+    for _ in range(200):
+        for number in (1, 2, 3):
+            ticket = pool.send_to(number, prompt=PROMPT)
+            pool.router.first_token(ticket, pool.now + 0.25)
+            pool.router.ended(ticket, OK, pool.now + 0.25)
+        pool.now += 0.3
+    pool.add("10.0.0.4:80")
+    assert drain_of(pool, 4) == pytest.approx(32_000, rel=0.02)
 
 
 def assert_forgotten_at(pool: Pool, time: float, *numbers: int) -> None:

@@ -1,0 +1,1 @@
+"""How well policies choose: the replay over published traces, loads, faults and what a picker sees."""
