@@ -333,6 +333,9 @@ class App:
             router.compare_by(PrefixIndex(settings.index_max, block_tokens=policy.block_tokens))
         self._policy = policy
         router.profile, router.saturation = policy.profile, policy.saturation
+        clusters = self._clusters
+        clusters.spill, clusters.sticky = policy.clusters.spill, policy.clusters.sticky
+        clusters.pin(dict(policy.clusters.weights))
         router.wanted = policy.endpoints or 1 + settings.fallbacks
         surfaces = EVERY_SURFACE if policy.parsers is None else Surfaces(policy.parsers)
         streams.options = replace(streams.options, surfaces=surfaces)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from picker.endpoints import eds
@@ -12,6 +13,7 @@ from picker.endpoints.fixed import FixedSource
 from picker.endpoints.pool import PoolSource
 from picker.endpoints.ray_head import RayHead, RayHeadSource, head_details
 from picker.endpoints.ray_service import RayClusterSource, RayService
+from picker.endpoints.route_weights import route_weights
 from picker.endpoints.selected import PodsSource
 from picker.endpoints.service import ServiceSource
 from picker.settings import MEMBERSHIP
@@ -55,18 +57,21 @@ def members(settings: Settings, kube: KubeClient | None) -> Members:
 def _members(settings: Settings, kube: KubeClient | None) -> Members:
     port = settings.metrics_target_port
     named = None if kube is None else _in_kubernetes(settings, kube)
+    weights = None
+    if kube is not None and settings.http_route is not None:
+        weights = partial(route_weights, kube, settings.http_route)
     if kube is not None and settings.ray_service is not None:
         service = RayService(kube, settings.ray_service, metrics_target_port=port)
         source = service if named is None else EnrichedSource(named, service.details)
-        return Members(source, service.weights)
+        return Members(source, weights or service.weights)
     if settings.ray_head is not None:
         head = RayHead(settings.ray_head)
         if named is None:
             return Members(RayHeadSource(head, metrics_target_port=port))
-        return Members(EnrichedSource(named, lambda: head_details(head)))
+        return Members(EnrichedSource(named, lambda: head_details(head)), weights)
     if settings.endpoints_file is not None:
         return Members(FileSource(settings.endpoints_file, metrics_target_port=port))
-    return Members(named or FixedSource(settings.endpoints or (), metrics_target_port=port))
+    return Members(named or FixedSource(settings.endpoints or (), metrics_target_port=port), weights)
 
 
 def _in_kubernetes(settings: Settings, kube: KubeClient) -> Source | None:

@@ -213,6 +213,11 @@ class Settings(BaseModel):
         description="the pool, or more on it: http://host:8265",
         examples=["http://10.0.0.1:8265"],
     )
+    http_route: KubernetesObject | None = Field(
+        None,
+        description="weights of clusters: an HTTPRoute's name",
+        examples=["default/llm-httproute"],
+    )
     leader_election: bool = Field(
         default=False,
         description="one replica of several is ready, by a Lease",
@@ -338,6 +343,15 @@ class Settings(BaseModel):
         if self.config_file is not None and self.config_text is not None:
             both = f"{variable('config_file')} and {variable('config_text')}"
             raise SettingsError(f"{both} both give the policy; unset one")
+        return self
+
+    @model_validator(mode="after")
+    def _route_is_in_kubernetes(self) -> Self:
+        if self.http_route is not None and all(getattr(self, name) is None for name in LEASED):
+            choice = " or ".join(_example(name) for name in LEASED)
+            raise SettingsError(
+                f"{variable('http_route')} is for a pool in Kubernetes: set {choice}, or unset it"
+            )
         return self
 
     @model_validator(mode="after")

@@ -109,6 +109,8 @@ class ClusterDraw:
         self.spill = spill
         self.sticky = sticky
         self._fleet = fleet
+        self._told: Mapping[str, int] = {}
+        self._pinned: Mapping[str, int] = {}
         self._weights: dict[str, int] = {}
         self._rotations: dict[tuple[tuple[str, int], ...], Rotation] = {}
         self._indexed: list[str] | None = None
@@ -125,9 +127,16 @@ class ClusterDraw:
         The counts start anew if the weights differ from those in force. Raises ValueError for a weight
         below zero.
         """
-        weights = weights or {}
-        if any(weight < 0 for weight in weights.values()):
-            raise ValueError(f"a weight of a cluster is below zero: {dict(weights)}")
+        self._told = _checked(weights)
+        self._put_in_force()
+
+    def pin(self, weights: Mapping[str, int] | None) -> None:
+        """Draw by these, whatever :meth:`set_weights` says, until they are taken back (``None``)."""
+        self._pinned = _checked(weights)
+        self._put_in_force()
+
+    def _put_in_force(self) -> None:
+        weights = self._pinned or self._told
         positive = {name: weights[name] for name in sorted(weights) if weights[name]}
         if positive != self._weights:
             self._weights = positive
@@ -245,3 +254,10 @@ class ClusterDraw:
                 del self._rotations[next(iter(self._rotations))]
             rotation = self._rotations[shares] = Rotation([weight for _, weight in shares])
         return rotation
+
+
+def _checked(weights: Mapping[str, int] | None) -> Mapping[str, int]:
+    weights = weights or {}
+    if any(weight < 0 for weight in weights.values()):
+        raise ValueError(f"a weight of a cluster is below zero: {dict(weights)}")
+    return weights

@@ -285,3 +285,14 @@ def test_nobody_at_all_is_a_refusal() -> None:
     drawn = pool.draw.draw(pool.rows(), pool.rows())
     assert len(drawn.rows) == 0
     assert drawn.turn == Turn("", "")
+
+
+def test_pinned_weights_go_before_told_ones_until_they_are_taken_back() -> None:
+    draw = ClusterDraw(Fleet())
+    draw.set_weights({"old": 90, "new": 10})
+    draw.pin({"old": 50, "new": 50})
+    assert draw.weights == {"old": 50, "new": 50}
+    draw.set_weights({"old": 0, "new": 100})
+    assert draw.weights == {"old": 50, "new": 50}
+    draw.pin(None)
+    assert draw.weights == {"new": 100}
