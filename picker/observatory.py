@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 
 from picker.inference.reading import needs_body, read_body, read_headers
+from picker.observe.prometheus import DECISION_BUCKETS
 from picker.observe.states import STATES, states
 
 if TYPE_CHECKING:
@@ -77,22 +78,24 @@ class Observatory:
         self._name_of = name_of
         self._resolve = resolve
         self._weights = weights
-        self._totals: deque[tuple[float, float]] = deque()
+        self._totals: deque[tuple[float, int]] = deque()
         """Times of the last states, and decisions made until then."""
+        self._buckets = metrics.decision_buckets()
+        self._durations_before = self._buckets
 
     def state(self) -> Json:
         """What there is now."""
         fleet, now = self._fleet, self._clock()
         rows = np.flatnonzero(fleet.alive)
         name, problem = self._policy()
-        decision_p50, decision_p99 = self._metrics.decision_seconds()
+        durations = self._durations()
         return {
             "now": time.time(),
             "policy": {"name": name, "problem": problem},
             "rates": {
                 "requests": self._rate(now),
-                "decision_p50_us": _micros(decision_p50),
-                "decision_p99_us": _micros(decision_p99),
+                "decision_p50_us": _micros(durations, 0.5),
+                "decision_p99_us": _micros(durations, 0.99),
                 "streams": self._metrics.streams_open,
             },
             "refusals": self._metrics.refusals(),
@@ -216,6 +219,15 @@ class Observatory:
             )
         return found
 
+    def _durations(self) -> list[int]:
+        """The decisions since the state before last, by how long they took."""
+        before, self._durations_before, self._buckets = (
+            self._durations_before,
+            self._buckets,
+            self._metrics.decision_buckets(),
+        )
+        return [after - then for after, then in zip(self._buckets, before, strict=True)]
+
     def _rate(self, now: float) -> float:
         """Decisions a second, over the last states."""
         self._totals.append((now, self._metrics.decisions))
@@ -254,5 +266,11 @@ def _draw(explained: Explained) -> str:
     return f"equal ones were drawn by weight ({drawn})" if drawn else ""
 
 
-def _micros(seconds: float) -> float | None:
-    return 1e6 * seconds if math.isfinite(seconds) else None
+def _micros(counts: list[int], share: float) -> float | None:
+    """The bound of the bucket that a share of the decisions do not exceed; None beyond all, or of none."""
+    total, below = sum(counts), 0
+    for bound, count in zip(DECISION_BUCKETS, counts, strict=False):
+        below += count
+        if total and below >= share * total:
+            return 1e6 * bound
+    return None

@@ -74,7 +74,8 @@ class Fleet:
     Own numbers (written by routing):
         ``own`` requests sent and not seen to end; ``own_tokens`` uncached prompt tokens of those whose
         first token is still to come; ``untracked`` requests whose end cannot be seen and that are
-        assumed to be running; ``sent_at`` when the last request was sent (-inf: never);
+        assumed to be running; ``sent`` requests sent so far; ``sent_at`` when the last one was sent
+        (-inf: never);
         ``own_at_page`` what ``own`` was at the time the page speaks of; ``breaker_open`` (bool);
         ``full_until`` the endpoint said it is full, until then (-inf: no);
         ``slowness`` how many times longer than the middle endpoint it takes for the same work (1: as long, or
@@ -95,6 +96,7 @@ class Fleet:
         ("own", 0.0),
         ("own_tokens", 0.0),
         ("untracked", 0.0),
+        ("sent", 0.0),
         ("sent_at", -np.inf),
         ("own_at_page", 0.0),
         ("full_until", -np.inf),
@@ -123,6 +125,7 @@ class Fleet:
     own: NDArray[np.float64]
     own_tokens: NDArray[np.float64]
     untracked: NDArray[np.float64]
+    sent: NDArray[np.float64]
     sent_at: NDArray[np.float64]
     own_at_page: NDArray[np.float64]
     full_until: NDArray[np.float64]

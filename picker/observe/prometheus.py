@@ -37,7 +37,7 @@ MOST_ENDPOINTS = 128
 MOST_REASONS = 32
 """Distinct values of one label, before the rest is counted as ``other``."""
 
-_DECISION_BUCKETS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.25)
+DECISION_BUCKETS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.25)
 _SCRAPE_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 _M = TypeVar("_M", bound=MetricWrapperBase)
@@ -47,7 +47,7 @@ class _Bound(Generic[_M]):
     """The children of a metric with one label, each looked up by a plain dictionary."""
 
     def __init__(self, metric: _M, *known: str) -> None:
-        self._metric = metric
+        self.metric = metric
         self._other = metric.labels("other")
         self._children = {value: metric.labels(value) for value in known}
 
@@ -56,7 +56,7 @@ class _Bound(Generic[_M]):
         if child is None:
             if len(self._children) >= MOST_REASONS:
                 return self._other
-            child = self._children[value] = self._metric.labels(value)
+            child = self._children[value] = self.metric.labels(value)
         return child
 
 
@@ -74,7 +74,7 @@ class Metrics:
         # Of every request, so plain numbers: the library's take a lock and several calls each.
         self._opened = self._closed = 0
         self._picked = self._simplest = self._refused = 0
-        self._slower = [0] * (len(_DECISION_BUCKETS) + 1)
+        self._slower = [0] * (len(DECISION_BUCKETS) + 1)
         """Decisions by the bucket they fall into, not cumulated; the last is of those beyond all."""
         self._decision_seconds = 0.0
         registry.register(_OwnCollector(self))
@@ -139,7 +139,7 @@ class Metrics:
             self._simplest += 1
         else:
             self._picked += 1
-        self._slower[bisect_left(_DECISION_BUCKETS, seconds)] += 1
+        self._slower[bisect_left(DECISION_BUCKETS, seconds)] += 1
         self._decision_seconds += seconds
 
     def refused(self, reason: str) -> None:
@@ -181,6 +181,29 @@ class Metrics:
         """A stream was closed, however."""
         self._closed += 1
 
+    @property
+    def decisions(self) -> int:
+        """Decisions so far, refusals among them."""
+        return self._picked + self._simplest + self._refused
+
+    @property
+    def streams_open(self) -> int:
+        """Streams open now."""
+        return self._opened - self._closed
+
+    def decision_buckets(self) -> list[int]:
+        """Picks so far by the bucket of ``DECISION_BUCKETS`` they fall into; the last is beyond all."""
+        return list(self._slower)
+
+    def refusals(self) -> dict[str, int]:
+        """Refusals so far by reason."""
+        return {
+            sample.labels["reason"]: int(sample.value)
+            for family in self._refusals.metric.collect()
+            for sample in family.samples
+            if sample.name.endswith("_total")
+        }
+
     def families(self) -> Iterator[Metric]:
         """What is counted here as plain numbers."""
         yield CounterMetricFamily("picker_streams", _OWN_HELP["picker_streams"], value=self._opened)
@@ -191,7 +214,7 @@ class Metrics:
         for outcome, count in outcomes.items():
             decisions.add_metric([outcome], count)
         yield decisions
-        bounds = [*map(str, _DECISION_BUCKETS), "+Inf"]
+        bounds = [*map(str, DECISION_BUCKETS), "+Inf"]
         name = "picker_decision_duration_seconds"
         buckets = list(zip(bounds, accumulate(self._slower), strict=True))
         yield HistogramMetricFamily(name, _OWN_HELP[name], buckets=buckets, sum_value=self._decision_seconds)

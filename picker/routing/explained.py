@@ -68,6 +68,10 @@ class Explained:
     draws: tuple[float, ...] = ()
     unsure: bool = False
     simplest: bool = False
+    number: int = -1
+    """Among all that were ever kept."""
+    replaced: bool = False
+    """Another decision for the same request took its place."""
     turn: Turn | None = None
     """Which cluster was drawn; None: it did not come to that."""
 
@@ -106,18 +110,29 @@ class Recent:
         self._most = most
         self._most_bytes = most_bytes
         self._kept: deque[tuple[Explained, int]] = deque()
+        self._count = 0
         self.nbytes = 0
 
     def add(self, explained: Explained) -> None:
         """Keep one more, and as many of the others as fit."""
+        explained.number = self._count
+        self._count += 1
         size = explained.nbytes
         self._kept.append((explained, size))
         self.nbytes += size
         while len(self._kept) > self._most or self.nbytes > self._most_bytes:
             self.nbytes -= self._kept.popleft()[1]
 
+    def numbered(self, number: int) -> Explained | None:
+        """The decision of a number; None if it is no longer kept."""
+        place = number - (self._count - len(self._kept))
+        return self._kept[place][0] if 0 <= place < len(self._kept) else None
+
     def __len__(self) -> int:
         return len(self._kept)
+
+    def __reversed__(self) -> Iterator[Explained]:
+        return (explained for explained, _ in reversed(self._kept))
 
     def __iter__(self) -> Iterator[Explained]:
         return (explained for explained, _ in self._kept)

@@ -1,8 +1,8 @@
 """What was sent and not yet seen to end, per endpoint: requests, and uncached prompt tokens.
 
-Writes the fleet's columns ``own``, ``own_tokens``, ``untracked``, ``sent_at`` and ``own_at_page``. Every
-entry is released exactly once, however its stream ends, and never into a row that meanwhile has another
-tenant.
+Writes the fleet's columns ``own``, ``own_tokens``, ``untracked``, ``sent``, ``sent_at`` and
+``own_at_page``. Every entry is released exactly once, however its stream ends, and never into a row that
+meanwhile has another tenant.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ class Entry:
         "drain_from",
         "drain_until",
         "matched",
+        "number",
         "prompt_tokens",
         "slot",
         "slots",
@@ -115,6 +116,8 @@ class Entry:
         self.tokens = tokens
         """Of its prompt, those that are not cached there."""
         self.turn: Turn | None = None
+        self.number = -1
+        """Of what explains it."""
         """Of its cluster, to be kept by a decision that replaces this one."""
         self.visibility = visibility
         self.started = started
@@ -208,6 +211,7 @@ class Ledger:
         self._history.before_change(now)
         self._fleet.own[row] += 1.0
         self._fleet.sent_at[row] = now
+        self._fleet.sent[row] += 1.0
         self.in_flight += 1
         if tokens > 0.0:
             if visibility.first_token:
@@ -234,6 +238,8 @@ class Ledger:
         """As if it had not been sent. Ignored unless it runs."""
         if entry.stage is Stage.RUNNING:
             self._end(entry, now)
+            if self._fleet.holds(entry.slot):
+                self._fleet.sent[entry.slot.row] -= 1.0
 
     def ended(self, entry: Entry, now: float, *, served: Slot, telling: bool) -> None:
         """The end was seen. ``telling``: it was a whole answer, so its duration says how long they take."""

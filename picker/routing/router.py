@@ -155,6 +155,8 @@ class Router:
             if offered:
                 self._breaker.settle(offered, entry, now)
         self.recent.add(explained)
+        if entry is not None:
+            entry.number = explained.number
         return decision if explained.refusal is None else explained.refusal
 
     def explain(self, question: Question, now: float) -> Explained:
@@ -324,6 +326,9 @@ class Router:
         if not entry.running:
             return -1
         self._ledger.withdraw(entry, now)
+        explained = self.recent.numbered(entry.number)
+        if explained is not None:
+            explained.replaced = True
         self._prefixes.take_back(entry)
         self._breaker.no_verdict(entry)
         return entry.slot.row if self._fleet.holds(entry.slot) else -1
