@@ -76,8 +76,10 @@ def test_work_is_uncached_tokens_times_the_root_of_requests() -> None:
     fleet.own_tokens[:4] = [0, 0, 1000, 0]
     fleet.matched_tokens[:4] = [0, 936, 936, 0]
     fleet.own[:4] = [0, 3, 0, 8]
-    # tokens to compute, with the 64 of a step: 2000, 1064, 2064, 2000; times the root of 1, 4, 1, 9
-    assert scores(fleet, Asked(prompt_tokens=1936)) == pytest.approx([1, 2000 / 2128, 2000 / 2064, 1 / 3])
+    # tokens to compute, with 16: 1952, 1016, 2016, 1952; those lost: 936, 0, 0, 936; the root of 1, 4, 1, 9
+    assert scores(fleet, Asked(prompt_tokens=1936)) == pytest.approx(
+        [2016 / 2888, 2016 / 2032, 1, 2016 / 8664]
+    )
 
 
 def test_a_slow_engine_has_as_many_times_more_to_do() -> None:
@@ -98,7 +100,7 @@ def test_tokens_of_other_pickers_are_guessed() -> None:
     fleet = fleet_of(2)
     fleet.replicas = 2
     fleet.own_tokens[1] = 100
-    assert scores(fleet, Asked(prompt_tokens=136)) == [1.0, 0.5]
+    assert scores(fleet, Asked(prompt_tokens=184)) == [1.0, 0.5]
 
 
 def test_work_without_any_tokens_is_load() -> None:
