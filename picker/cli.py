@@ -88,7 +88,7 @@ def _serve(**flags: str | None) -> int:
     for name, nearest in unknown_variables().items():
         log.warning("unknown variable", extra={"fields": {"name": name, "nearest": nearest}})
 
-    from picker import app  # noqa: PLC0415 (grpc, numpy, aiohttp: 0.4 s that --help need not take)
+    from picker import app  # noqa: PLC0415 (numpy, aiohttp: 0.4 s that --help need not take)
 
     try:
         return app.run(settings)

@@ -43,6 +43,8 @@ SERVED_ECHO: Final = "x-conformance-test-served-endpoint"
 _NAMESPACE: Final = "envoy.lb"
 
 # Tags of ProcessingRequest: field number << 3 | wire type (2 is length-delimited, 0 a varint).
+REQUEST_HEADERS: Final = 0x12
+HEADERS_TAGS: Final = (b"\x12", b"\x1a")
 REQUEST_BODY: Final = 0x22
 RESPONSE_BODY: Final = 0x2A
 _BODY_TAGS: Final = (REQUEST_BODY, RESPONSE_BODY)
@@ -94,12 +96,12 @@ class BodyMessage(NamedTuple):
     rest: bytes
 
 
-def read_body_message(message: bytes) -> BodyMessage | None:  # noqa: PLR0911 - one for each thing that may be unusual
+def read_body_message(message: bytes, known: bytes = b"") -> BodyMessage | None:  # noqa: PLR0911 - one for each thing that may be unusual
     """Read a body message without copying the body. None: it is no body message, or an unusual one.
 
     Usual is what Envoy writes: the body, then at most the metadata context; in the body the bytes,
     then ``end_of_stream``, either left out where it is empty or false, and lengths in their
-    shortest form or not.
+    shortest form or not. ``known``: a metadata context that was read before.
     """
     if len(message) < 2 or message[0] not in _BODY_TAGS:  # noqa: PLR2004 - tag and length
         return None
@@ -111,7 +113,7 @@ def read_body_message(message: bytes) -> BodyMessage | None:  # noqa: PLR0911 - 
         if stop < 0:
             return None
     rest = message[stop:]
-    if rest and not _is_metadata_context(rest):
+    if rest and rest != known and not _is_metadata_context(rest):
         return None
     begin = end = position
     if position < stop and message[position] == _BODY:

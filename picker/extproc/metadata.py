@@ -31,12 +31,14 @@ class Beside(NamedTuple):
 
     ``subset`` and ``served`` as :func:`subset_hint` and :func:`served_endpoint` say; ``balanced`` as
     :func:`is_balanced`. ``modes``, for bodies of requests and of responses, come with the first message.
+    ``phase`` is what it stood beside, if that was read too.
     """
 
     subset: tuple[str, ...] | None
     served: str
     balanced: bool
     modes: tuple[int, int] | None
+    phase: str | None
 
 
 def read_beside(fields: bytes) -> Beside | None:
@@ -58,13 +60,14 @@ _remembered = lru_cache(maxsize=512)(_read)
 def beside(request: ProcessingRequest) -> Beside:
     """What a parsed message says beside its phase."""
     modes = None
+    phase = request.WhichOneof("request")
     if request.HasField("protocol_config"):
         config = request.protocol_config
         modes = int(config.request_body_mode), int(config.response_body_mode)
     if not request.HasField("metadata_context"):
-        return Beside(None, "", False, modes)
+        return Beside(None, "", False, modes, phase)
     metadata = request.metadata_context
-    return Beside(subset_hint(metadata), served_endpoint(metadata), is_balanced(metadata), modes)
+    return Beside(subset_hint(metadata), served_endpoint(metadata), is_balanced(metadata), modes, phase)
 
 
 def subset_hint(metadata: Metadata) -> tuple[str, ...] | None:

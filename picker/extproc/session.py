@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from picker.extproc.effects import Done, Ended, FirstToken, Send
 from picker.extproc.messages import (
+    HEADERS_TAGS,
+    REQUEST_HEADERS,
     RESPONSE_BODY,
     echo_of_chunk,
     header_dict,
@@ -26,6 +28,7 @@ from picker.extproc.metadata import beside, read_beside
 from picker.extproc.options import SessionOptions, Surroundings
 from picker.extproc.request import RequestSide
 from picker.extproc.response import ResponseSide
+from picker.extproc.wire import length_at
 from picker.routing.decision import Cause
 
 if TYPE_CHECKING:
@@ -99,9 +102,9 @@ class Session:
                 return [Send((answer,), soon=True)]
         if self._done:
             return []
-        body = read_body_message(message)
+        body = read_body_message(message, self._beside)
         if body is None:
-            return self._receive_parsed(message)
+            return self._receive_other(message)
         tag, data, end, rest = body
         if rest and rest != self._beside and not self._read_beside(rest):
             return self._fail()
@@ -139,10 +142,27 @@ class Session:
             effects.append(Done())
         return effects
 
+    def _receive_other(self, message: bytes) -> list[Effect]:
+        """Have protobuf read it; of headers what stands behind them only where it is new."""
+        stop, _ = length_at(message, 1) if message[:1] in HEADERS_TAGS else (-1, 0)
+        fields = message[stop:] if stop > 0 else b""
+        if stop < 0 or (fields and fields != self._beside and not self._read_beside(fields)):
+            return self._receive_parsed(message)
+        request = parse(message[:stop])
+        if request is None:
+            return self._fail()
+        self._started = True
+        return self._phase(
+            "request_headers" if message[0] == REQUEST_HEADERS else "response_headers", request
+        )
+
     def _read_beside(self, fields: bytes) -> bool:
-        """Take what stands beside a body. The same comes with every message; it is taken once."""
+        """Take what stands beside a phase. The same comes with every message; it is taken once.
+
+        False: it cannot be decoded, or is more than that.
+        """
         told = read_beside(fields)
-        if told is None:
+        if told is None or told.phase is not None:
             return False
         self._beside = fields
         self._told(told)
@@ -165,13 +185,13 @@ class Session:
         request = parse(message)
         if request is None:
             return self._fail()
-        phase = request.WhichOneof("request")
         told = beside(request)
-        self._told(told if phase is not None else told._replace(modes=None))
-        if phase is None:
+        if told.phase is None:
+            self._told(told._replace(modes=None))
             return []
+        self._told(told)
         self._started = True
-        return self._phase(phase, request)
+        return self._phase(told.phase, request)
 
     def _phase(self, phase: str, request: ProcessingRequest) -> list[Effect]:
         match phase:

@@ -27,6 +27,7 @@ MAX_SAMPLES = 10_000
 """Samples of one family that are looked at; a page with more is hostile or broken."""
 
 _MAX_FAMILIES = 10_000
+_NOWHERE = (1, 1)
 
 # What follows the name on a line: labels, value, then timestamp or exemplar up to the line's end. The
 # quantifiers are possessive, so that no line can make the match backtrack. Python's float() also takes
@@ -72,8 +73,12 @@ def samples(page: bytes, name: bytes, limit: int = MAX_SAMPLES) -> Iterator[Samp
 
     ``name`` is a sample's name, not a family's: of a histogram ask for ``…_count`` or ``…_sum``.
     """
-    for position in _positions(page, name):
-        rest = _REST.match(page, position)
+    return _samples(page, name, limit, 0, len(page))
+
+
+def _samples(page: bytes, name: bytes, limit: int, start: int, stop: int) -> Iterator[Sample]:
+    for position in _positions(page, name, start, stop):
+        rest = _REST.match(page, position, stop)
         if rest is None:
             continue
         try:
@@ -86,16 +91,16 @@ def samples(page: bytes, name: bytes, limit: int = MAX_SAMPLES) -> Iterator[Samp
         yield Sample(value, rest[1] or b"")
 
 
-def _positions(page: bytes, name: bytes) -> Iterator[int]:
-    """Where ``name`` ends, for every line that begins with it."""
-    if page.startswith(name):
+def _positions(page: bytes, name: bytes, start: int, stop: int) -> Iterator[int]:
+    """Where ``name`` ends, for every line that begins with it in this part of the page."""
+    if not start and page.startswith(name):
         yield len(name)
     needle = b"\n" + name
-    start = page.find(needle)
+    start = page.find(needle, start, stop)
     while start >= 0:
         end = start + len(needle)
         yield end
-        start = page.find(needle, end)
+        start = page.find(needle, end, stop)
 
 
 def family(page: bytes, name: bytes) -> bytes:
@@ -122,21 +127,28 @@ class Families:
 
     def __init__(self, page: bytes, prefix: bytes) -> None:
         mark = b"\n# TYPE " + prefix
-        parts = (b"\n" + page if page.startswith(mark[1:]) else page).split(mark, _MAX_FAMILIES)
         self._page = page
-        self._last = parts[-1]
-        self._sections: dict[bytes, bytes] = {}
-        for part in parts[1:]:
-            self._sections.setdefault(prefix + part[: part.find(b" ")], part)
+        # Where they are and not what: copying a page costs as much as searching it.
+        self._sections: dict[bytes, tuple[int, int]] = {}
+        first = page.startswith(mark[1:])
+        at = -1 if first else page.find(mark)
+        if at < 0 and not first:
+            return
+        for _ in range(_MAX_FAMILIES):
+            start = at + len(mark) - len(prefix)
+            following = page.find(mark, start)
+            stop = len(page) if following < 0 else following + 1
+            self._sections.setdefault(page[start : page.find(b" ", start, stop)], (start, stop))
+            if following < 0:
+                return
+            at = following
 
     def samples(self, name: bytes, limit: int = MAX_SAMPLES) -> Iterator[Sample]:
         """As :func:`samples`, for a name that begins with the prefix."""
         if not self._sections:
             return samples(self._page, name, limit)
-        section = self._sections.get(name) or self._sections.get(name.rpartition(b"_")[0], b"")
-        if section is not self._last:
-            section += b"\n"  # that was a part of the next section's mark
-        return samples(section, name, limit)
+        start, stop = self._sections.get(name) or self._sections.get(name.rpartition(b"_")[0], _NOWHERE)
+        return _samples(self._page, name, limit, start, stop)
 
 
 def total(measured: Iterable[Sample]) -> float:

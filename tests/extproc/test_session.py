@@ -84,6 +84,21 @@ def test_a_reply_of_the_gateway_itself_tells_nothing_of_a_decision() -> None:
     assert not response(answer).response_headers.response.HasField("header_mutation")
 
 
+def test_headers_are_read_in_parts_as_protobuf_reads_the_whole() -> None:
+    usual = message("request_headers", headers=GET, end=True, modes="duplex/none", metadata=hint(["a:1"]))
+    merged = usual + message("request_headers", headers={"x-more": "1"}, end=True)
+    broken = usual[:-1], usual + b"\x42\x01\xff"
+
+    [ask] = new_session().receive(usual)
+    assert isinstance(ask, Ask)
+    assert (ask.question.headers, ask.question.subset) == (GET, ("a:1",))
+    [ask] = new_session().receive(merged)
+    assert isinstance(ask, Ask)
+    assert (ask.question.headers, ask.question.subset) == ({**GET, "x-more": "1"}, ("a:1",))
+    for raw in broken:
+        assert new_session().receive(raw) == [Done("a message that is no ProcessingRequest")]
+
+
 def test_who_served_is_reported_with_the_end() -> None:
     session = new_session()
     session.receive(message("request_headers", headers=GET, end=True))

@@ -39,6 +39,8 @@ AMPLIFICATION = 40
 """Bytes that may be sent for one received, beyond ``FREE``: an answer to few bytes is largest."""
 FREE = 1 << 20
 MARKER = b"still on"
+SHARING = 0.01
+"""Seconds that answers may wait at most for others to share their write."""
 
 
 class FoundError(AssertionError):
@@ -251,7 +253,7 @@ class Client:
         between = not (connection._tail or connection._data_left or connection._block is not None)
         if not self.wire.is_closing() and between and connection._settled:
             self._feed(frame(PING, 0, 0, MARKER))
-            self._world.loop.run()
+            self._world.loop.run(SHARING)
         sent = taken_apart(bytes(self.wire.written))
         if len(self.wire.written) > FREE + AMPLIFICATION * self._received:
             raise FoundError(f"{len(self.wire.written)} bytes sent for {self._received}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
@@ -211,7 +212,7 @@ class _Protocol(asyncio.BufferedProtocol):
         self._flush_due = False
         self._urgent = False  # something of what waits to be written shall not wait
         self._gathered = False  # something does that may
-        self._flushed_at = 0.0
+        self._flushed_at = -inf
         self._gathering: asyncio.TimerHandle | None = None
         self._closing_since: float | None = None
         self._resets = _UNANSWERED_RESETS

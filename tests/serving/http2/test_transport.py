@@ -72,6 +72,39 @@ async def rest(reader: asyncio.StreamReader) -> bytes:
             return b""
 
 
+class Trickle(harness.Recorder):
+    """Sends back what it gets; what is no word of hurry may wait for the next."""
+
+    def received(self, message: bytes) -> None:
+        super().received(message)
+        send = self.stream.send if message == b"now" else self.stream.send_soon
+        send([message])
+
+
+async def test_messages_that_may_wait_go_out_with_one_that_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_module, "_GATHER", 1000 * PATIENCE)
+    async with serving(Trickle) as served:
+        call, handler = await served.opened(b"the first never waits")
+        assert await call.read() == b"the first never waits"
+        await call.write(b"a")
+        await until(lambda: len(handler.messages) == 2)
+        await call.write(b"b")
+        await until(lambda: len(handler.messages) == 3)
+        reading = asyncio.create_task(call.read())
+        await asyncio.sleep(0.01)
+        assert not reading.done()
+        await call.write(b"now")
+        assert [await reading, await call.read(), await call.read()] == [b"a", b"b", b"now"]
+
+
+async def test_messages_that_may_wait_wait_only_a_moment() -> None:
+    async with serving(Trickle) as served:
+        call, _ = await served.opened(b"0")
+        for word in (b"1", b"2", b"3"):
+            await call.write(word)
+        assert [await call.read() for _ in range(4)] == [b"0", b"1", b"2", b"3"]
+
+
 async def test_a_broken_client_is_told_why_and_others_go_on(echo: harness.Served) -> None:
     call, _ = await echo.opened()
     reader, writer = await connected(echo.port)
