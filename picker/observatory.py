@@ -146,8 +146,10 @@ class Observatory:
         }
 
     def _whole(self, explained: Explained) -> Json:
-        weights = explained.weights()
         scores = explained.scores()
+        # Those that had nothing to say are left out.
+        said = next(iter(scores.values()), {})
+        weights = {name: weight for name, weight in explained.weights().items() if name in said}
         return {
             **self._summary(explained),
             "priority": explained.asked.priority,
