@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from bench.demo import report, scenario
-from bench.demo.stage import BALANCERS, stage
+from bench.demo.stage import BALANCERS, SERVED_HEADERS, stage
 from bench.rig.load import Target, open_loop
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ async def compare(console: Console, scene: Stage, seconds: float, seed: int) -> 
     runs = []
     for order, balancers in zip(report.ORDERS, (BALANCERS, BALANCERS[::-1]), strict=True):
         for balancer in balancers:
-            target = Target(address=scene.doors[balancer], timeout=REQUEST_TIMEOUT)
+            target = Target(
+                address=scene.doors[balancer], timeout=REQUEST_TIMEOUT, served_by=SERVED_HEADERS[balancer]
+            )
             title = f"{report.TITLES[balancer]} ({order} order)"
             with report.progress(console, title, len(requests)) as tell:
                 results = await open_loop(target, requests, tell)
@@ -72,7 +74,7 @@ async def to_try(scene: Stage) -> str:
         f"  curl -i http://{doors['least_request']}{scenario.CHAT} {body}",
         f"  curl -N http://{doors['picker']}{scenario.CHAT} {streamed}",
         f"  curl -s {scene.picker_metrics}",
-        "The response header x-served-by tells which proxy it was: "
+        "The response header x-served-by (x-conformance-test-served-endpoint) tells which proxy it was: "
         + ", ".join(f"{number} = {proxy.address}" for number, proxy in enumerate(scene.proxies, 1)),
     ]
     if scene.cluster is not None:

@@ -1,4 +1,4 @@
-"""What the demo plays on: servers, the picker, and one Envoy with a door for each balancer."""
+"""What the demo plays on: servers, the gateway command, and an Envoy with a door for each other balancer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import yaml
 
 from bench.demo import scenario
-from bench.rig.envoy import Envoy, ExtProc, Listener, bootstrap
-from bench.rig.picker import Picker
+from bench.rig.envoy import Envoy, Listener, bootstrap
+from bench.rig.gateway import Gateway
 from bench.rig.ports import LOOPBACK
 from bench.rig.ray import Proxy, RayCluster
 from bench.rig.servers import SERVED_BY, Servers
+from picker.extproc.messages import SERVED_ECHO
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
 
 Backend = Literal["ray", "sim"]
 BALANCERS: tuple[Balancer, ...] = ("round_robin", "least_request", "picker")
-DOORS: tuple[Balancer, ...] = ("picker", "round_robin", "least_request")
+COMPARED: tuple[Balancer, ...] = ("round_robin", "least_request")
+"""Envoy's own."""
+SERVED_HEADERS: dict[Balancer, str] = {"picker": SERVED_ECHO, **dict.fromkeys(COMPARED, SERVED_BY)}
+"""In which header of the answer each door tells who served."""
+DOORS: tuple[Balancer, ...] = ("picker", *COMPARED)
 """The balancers at the first port and its neighbours."""
 
 
@@ -59,15 +64,21 @@ async def stage(backend: Backend, port: int, say: Say) -> AsyncIterator[Stage]:
         directory = Path(name)
         say("starting Ray Serve, which takes 10 to 40 s" if backend == "ray" else "starting the servers")
         async with _servers(backend, directory) as (proxies, cluster):
-            say("starting the picker and Envoy")
+            say("starting the gateway command, and an Envoy to compare with")
             endpoints = directory / "endpoints.yaml"
             endpoints.write_text(yaml.safe_dump(endpoints_file(proxies)))
             async with (
-                Picker({"PICKER_ENDPOINTS_FILE": str(endpoints)}, directory=directory) as picker,
-                Envoy(_bootstrap(proxies, picker.address, port), directory=directory) as envoy,
+                Gateway(
+                    ["--endpoints-file", str(endpoints), "--access-log", str(directory / "access.log")],
+                    {"PICKER_ECHO_SERVED": "true"},
+                    address=f"{LOOPBACK}:{port}",
+                    directory=directory,
+                ) as gateway,
+                Envoy(_bootstrap(proxies, port + 1), directory=directory) as envoy,
             ):
-                doors = {balancer: envoy.address(balancer) for balancer in BALANCERS}
-                yield Stage(proxies, doors, f"{picker.metrics_url}/metrics", cluster)
+                doors = {balancer: envoy.address(balancer) for balancer in COMPARED}
+                doors["picker"] = gateway.address
+                yield Stage(proxies, doors, f"{gateway.metrics_url}/metrics", cluster)
 
 
 def endpoints_file(proxies: Sequence[Proxy]) -> dict[str, Any]:
@@ -116,16 +127,15 @@ async def _servers(
             yield [Proxy(address, address) for address in servers.addresses], None
 
 
-def _bootstrap(proxies: Sequence[Proxy], picker: str, port: int) -> dict[str, Any]:
+def _bootstrap(proxies: Sequence[Proxy], port: int) -> dict[str, Any]:
     listeners = [
         Listener(
             name=balancer,
             endpoints=[proxy.address for proxy in proxies],
             balancer=balancer,
-            ext_proc=ExtProc(address=picker) if balancer == "picker" else None,
             port=port + offset,
             served_by=SERVED_BY,
         )
-        for offset, balancer in enumerate(DOORS)
+        for offset, balancer in enumerate(COMPARED)
     ]
     return bootstrap(listeners)

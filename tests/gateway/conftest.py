@@ -1,50 +1,51 @@
-"""The gateway command as users run it: one process with Envoy and the picker as its children."""
+"""The gateway command before two servers that tell what they received."""
 
 from __future__ import annotations
 
-import os
-import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import aiohttp
 
-from bench.rig.child import Child
-from bench.rig.ports import free_ports
-from bench.rig.procs import descendants
+from bench.rig.gateway import Gateway
 from tests.support.upstream import upstreams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
+    from bench.rig.child import Child
     from tests.support.upstream import Upstream
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A running ``serve-picker gateway``; ``address`` is where clients send."""
+    """A running ``serve-picker gateway``; ``url`` is where clients send."""
 
-    address: str
-    metrics_url: str
-    child: Child
+    gateway: Gateway
     client: aiohttp.ClientSession
     servers: list[Upstream]
     access_log: Path
-    url: str
+
+    @property
+    def url(self) -> str:
+        return self.gateway.url
+
+    @property
+    def address(self) -> str:
+        return self.gateway.address
+
+    @property
+    def metrics_url(self) -> str:
+        return self.gateway.metrics_url
+
+    @property
+    def child(self) -> Child:
+        return self.gateway.child
 
     def process(self, name: str) -> int:
-        """The process id of its child ``envoy`` or ``picker``; 0 if there is none at the moment."""
-        for pid in descendants(self.child.pid):
-            try:
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            is_envoy = words[0].endswith(b"/envoy")
-            if is_envoy == (name == "envoy"):
-                return pid
-        return 0
+        return self.gateway.process(name)
 
     async def status(self, path: str = "/any") -> int:
         """Send one request; 0 if there was no answer."""
@@ -68,39 +69,24 @@ async def command(
     """Everything up; ``env`` are settings of the picker, without their prefix, in lower case."""
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(upstreams(servers))
-        port, metrics = free_ports(2)
-        address = f"127.0.0.1:{port}"
-        metrics_url = f"http://127.0.0.1:{metrics}"
         client = await stack.enter_async_context(
             aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=100), connector=aiohttp.TCPConnector(limit=0, ssl=False)
+                timeout=aiohttp.ClientTimeout(total=100),
+                connector=aiohttp.TCPConnector(limit=0, ssl=False),
             )
         )
-
-        async def ready() -> bool:
-            try:
-                async with client.get(f"{scheme}://{address}/-/probe") as response:
-                    return response.status < 500
-            except aiohttp.ClientError:
-                return False
-
         who = (
             ["--endpoints", ",".join(server.address for server in pool)]
             if members is None
             else ["--endpoints-file", str(members)]
         )
         access_log = directory / "access.log"
-        doors = ["--access-log", str(access_log), "--listen", address]
-        settings = {"metrics_port": str(metrics), "drain_delay": "1s", **env}
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PICKER_")}
-        child = await stack.enter_async_context(
-            Child(
-                "the gateway",
-                [sys.executable, "-m", "picker", "gateway", *doors, *who, *flags],
-                ready=ready,
-                log_path=directory / "gateway.log",
-                env={**inherited, **{f"PICKER_{name.upper()}": value for name, value in settings.items()}},
-                grace=20.0,
+        gateway = await stack.enter_async_context(
+            Gateway(
+                ["--access-log", str(access_log), *who, *flags],
+                {f"PICKER_{name.upper()}": value for name, value in env.items()},
+                scheme=scheme,
+                directory=directory,
             )
         )
-        yield Command(address, metrics_url, child, client, pool, access_log, f"{scheme}://{address}")
+        yield Command(gateway, client, pool, access_log)
