@@ -143,7 +143,7 @@ class Account:
         server.request("POST", namespace.path("roles", role["apiVersion"]), role)
         server.request("POST", namespace.path("rolebindings", role["apiVersion"]), binding)
         self._namespace = namespace
-        self._verbs = verbs(rules)
+        self._rules = rules
 
     def kubeconfig(self, folder: Path) -> Path:
         """A file with the account's token."""
@@ -158,16 +158,22 @@ class Account:
 
     async def in_force(self) -> bool:
         """Whether the API server counts all that the Role allows."""
-        return all(self.may(verb, resource) for verb, resource in self._verbs)
+        return all(
+            self.may(verb, resource, name=name)
+            for rule in self._rules
+            for verb, resource in verbs([rule])
+            for name in rule.get("resourceNames", [""])
+        )
 
-    def may(self, verb: str, resource: str, namespace: str = "") -> bool:
-        """Whether it may do that; in its own namespace unless another is given."""
+    def may(self, verb: str, resource: str, *, name: str = "", namespace: str = "") -> bool:
+        """Whether it may do that to the object of a name, or to all; in its own namespace unless told."""
         plural, _, group = resource.partition(".")
         attributes = {
             "namespace": namespace or self._namespace.name,
             "verb": verb,
             "group": group,
             "resource": plural,
+            "name": name,
         }
         user = f"system:serviceaccount:{self._namespace.name}:{ACCOUNT}"
         review = {"spec": {"user": user, "resourceAttributes": attributes}}

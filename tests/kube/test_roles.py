@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.kube.cluster import Namespace
-    from tests.kube.manifests import Objects
+    from tests.kube.manifests import Json, Objects
     from tests.support.kube.server import ApiServer
 
 pytestmark = pytest.mark.kube
@@ -117,11 +117,8 @@ class Cluster:
         self._stack = stack
         self.account: Account
 
-    async def start(
-        self, objects: Objects, allowed: set[tuple[str, str]] | None = None, **env: str
-    ) -> Process:
-        """One with an overlay's variables or others, whose account may do this, or what the Role says."""
-        rules = None if allowed is None else rules_of(allowed)
+    async def start(self, objects: Objects, rules: list[Json] | None = None, **env: str) -> Process:
+        """One with an overlay's variables and Role, or others."""
         self.account = Account(self._namespace, objects, rules)
         await eventually(self.account.in_force)
         env = env or objects.environment(self._namespace.name)
@@ -199,7 +196,7 @@ async def test_it_is_enough(cluster: Cluster, namespace: Namespace, name: str) -
         await picker.picks("127.0.0.12:8000")
     assert picker.log("error", "warning") == []
     assert not cluster.account.may("get", "secrets")
-    assert not cluster.account.may("list", PODS, "default")
+    assert not cluster.account.may("list", PODS, namespace="default")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +206,21 @@ async def test_so_it_is_for_settings_without_an_overlay(
     cluster: Cluster, namespace: Namespace, setting: str, value: str
 ) -> None:
     env = {setting: f"{namespace.name}/{value}"}
-    picker = await cluster.start(overlay("sidecar"), NEEDS[setting], **env)
+    picker = await cluster.start(overlay("sidecar"), rules_of(NEEDS[setting]), **env)
+    await picker.ready()
+    await picker.picks(POD)
+    assert picker.log("error", "warning") == []
+
+
+async def test_a_role_may_name_the_objects(cluster: Cluster, namespace: Namespace) -> None:
+    lease = f"epp-{namespace.name}-llm.llm-d.ai"
+    names = {POOLS: ["llm"], RAY_SERVICES: ["llm"], LEASES: [lease]}
+    rules = rules_of(verbs(overlay("rayservice").rules))
+    for rule in rules:
+        resource = f"{rule['resources'][0]}.{rule['apiGroups'][0]}"
+        if resource in names and rule["verbs"] != ["create"]:
+            rule["resourceNames"] = names[resource]
+    picker = await cluster.start(overlay("rayservice"), rules)
     await picker.ready()
     await picker.picks(POD)
     assert picker.log("error", "warning") == []
@@ -252,7 +263,8 @@ async def test_a_missing_verb_is_one_line_and_no_crash(
     _, _, group = resource.partition(".")
     if (verb, resource) in OBJECTS:
         objects_of(group)
-    picker = await cluster.start(overlay(name), verbs(overlay(name).rules) - {(verb, resource)})
+    left = verbs(overlay(name).rules) - {(verb, resource)}
+    picker = await cluster.start(overlay(name), rules_of(left))
     told = await picker.error()
     assert resource in told["mend"]
     assert verb in told["mend"]
