@@ -11,7 +11,7 @@ import pytest
 import yaml
 from pydantic import ByteSize, TypeAdapter
 
-from picker.observe.http import LAST_WAIT
+from picker.observe.http_port import LAST_WAIT
 from picker.settings import Settings, load, unknown_variables, variable
 from tests.kube.manifests import (
     K8S,
