@@ -36,6 +36,7 @@ PLURALS = ("inferenceobjectives", "inferencemodelrewrites")
 PODS = "pods"
 POOLS = "inferencepools.inference.networking.k8s.io"
 RAY_SERVICES = "rayservices.ray.io"
+ROUTES = "httproutes.gateway.networking.k8s.io"
 SLICES = "endpointslices.discovery.k8s.io"
 LEASES = "leases.coordination.k8s.io"
 
@@ -47,6 +48,7 @@ NEEDS = {
     "PICKER_PODS": {(verb, PODS) for verb in LOOK},
     "PICKER_RAY_SERVICE": {(verb, resource) for verb in LOOK for resource in (PODS, RAY_SERVICES)},
     "PICKER_RAY_CLUSTER": {(verb, PODS) for verb in LOOK},
+    "PICKER_HTTP_ROUTE": {(verb, ROUTES) for verb in LOOK},
     "PICKER_LEADER_ELECTION": {(verb, LEASES) for verb in ("get", "create", "update")},
 }
 """What each setting asks of the API server."""
