@@ -37,12 +37,18 @@ class Gateway(Program):
         scheme: str = "http",
         directory: Path | None = None,
     ) -> None:
-        (metrics,) = free_ports(1)
+        metrics, admin = free_ports(2)
         self.address = address or f"{LOOPBACK}:{free_ports(1)[0]}"
         self.url = f"{scheme}://{self.address}"
         self.metrics_url = f"http://{LOOPBACK}:{metrics}"
+        self.admin = f"{LOOPBACK}:{admin}"
         self._flags = flags
-        self._env = {"PICKER_METRICS_PORT": str(metrics), "PICKER_DRAIN_DELAY": "1s", **env}
+        self._env = {
+            "PICKER_METRICS_PORT": str(metrics),
+            "PICKER_ADMIN_PORT": str(admin),
+            "PICKER_DRAIN_DELAY": "1s",
+            **env,
+        }
         self._directory = directory
         self._session: aiohttp.ClientSession
 

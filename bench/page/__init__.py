@@ -1,0 +1,1 @@
+"""Pictures of the live page for the docs."""
