@@ -175,10 +175,7 @@ class App:
             log.info("ready", extra={"fields": {"endpoints": len(self._fleet), "grpc_port": port}})
             await stop.wait()
             log.info("draining", extra={"fields": {"streams": transport.streams_open}})
-            if election is None:
-                await drain.run()
-            else:
-                await asyncio.gather(drain.run(), election.release())
+            await drain.run(None if election is None else election.hand_over())
 
     async def _connect(self, stack: contextlib.AsyncExitStack) -> KubeClient | None:
         """The client of the Kubernetes API where the settings need one. Raises StartError."""
