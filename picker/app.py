@@ -235,7 +235,8 @@ class App:
         roster = self._roster(scraper)
         feeds: list[Feed[Any]] = [Feed(named, source.sets, roster.apply, remote=named in REMOTE)]
         if weights is not None:
-            feeds.append(Feed("weights of clusters", weights, self._clusters.set_weights))
+            remote = settings.http_route is not None  # those of a RayService come with its endpoints
+            feeds.append(Feed("weights of clusters", weights, self._clusters.set_weights, remote=remote))
         if settings.objects_file is not None:
             follow = partial(follow_objects, settings.objects_file)
             feeds.append(Feed("objects_file", follow, self._apply_objects))
