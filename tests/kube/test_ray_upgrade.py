@@ -12,6 +12,7 @@ import pytest
 
 from bench.rig.envoy import Envoy, ExtProc, Listener, bootstrap
 from bench.rig.picker import Picker
+from bench.rig.ray import RayCluster
 from bench.rig.servers import SERVED_BY, Servers
 from tests.kube.manifests import install_kinds
 from tests.kube.ray import KubeRay
@@ -19,7 +20,7 @@ from tests.support.kube.modules import crd_folders
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from pathlib import Path
 
     from tests.kube.cluster import Namespace
@@ -108,12 +109,66 @@ async def gateway(
         await stack.enter_async_context(picker)
         ext_proc = ExtProc(address=picker.address, mode="buffered" if mode == "buffered" else "duplex")
         listener = Listener(
-            name="gateway", endpoints=servers, balancer="picker", ext_proc=ext_proc, retries=1
+            name="gateway",
+            endpoints=servers,
+            balancer="picker",
+            ext_proc=ext_proc,
+            retries=1,
+            served_by=SERVED_BY,
         )
         envoy = await stack.enter_async_context(Envoy(bootstrap([listener])))
         door = Gateway(f"http://{envoy.address('gateway')}", clusters, picker)
         stack.push_async_callback(door.close)
         yield door
+
+
+class Upgrade:
+    """What KubeRay does in an upgrade, and what requests see of it."""
+
+    def __init__(
+        self, door: Gateway, namespace: Namespace, kuberay: KubeRay, old_pods: Sequence[str]
+    ) -> None:
+        self._door = door
+        self._namespace = namespace
+        self._kuberay = kuberay
+        self._old_pods = old_pods
+        self.served: list[tuple[int, int]] = []
+        """The percent of the new cluster, and what it served of a hundred."""
+
+    async def step(self, percent: int) -> None:
+        """Let the new cluster have so much of the traffic."""
+        self._kuberay.status(OLD, NEW, (100 - percent, percent))
+        await self._door.reweighted()
+        found = await self._door.hundred()
+        self.served.append((percent, found[NEW]))
+        assert abs(found[NEW] - percent) <= 1, percent
+        assert found.total() == 100
+
+    async def end_old(self, vanish: Callable[[], Awaitable[None]] | None = None) -> None:
+        """The old cluster ends while it has requests, and others come."""
+        door = self._door
+        long = [asyncio.create_task(door.ask(LONG)) for _ in range(20)]
+        await door.hundred()
+        flow = asyncio.create_task(door.hundred())
+        self._kuberay.status(NEW)
+        await door.reweighted()
+        for pod in self._old_pods:
+            self._namespace.terminate(pod)
+        await flow
+        assert await door.hundred() == {NEW: 100}
+        assert set(await asyncio.gather(*long)) == {OLD, NEW}
+        flow = asyncio.create_task(door.hundred())
+        if vanish:
+            await vanish()
+        for pod in self._old_pods:
+            self._namespace.remove(pod)
+        assert await flow == {NEW: 100}
+        assert await door.hundred() == {NEW: 100}
+        assert set(door.statuses) == {200}
+
+
+STEPS = (0, 10, 25, 50, 75, 90, 25, 50)
+"""With a rollback."""
 
 
 @pytest.mark.parametrize("mode", ["buffered", "duplex"])
@@ -129,29 +184,49 @@ async def test_each_step_has_its_ratio_and_no_request_fails(
         async with gateway(namespace, servers.addresses, tmp_path, clusters, mode) as door:
             await door.reweighted()
             assert await door.hundred() == {OLD: 100}
-
             kuberay.pods(NEW, new)
-            for percent in (0, 10, 25, 50, 75, 90, 25, 50):  # with a rollback
-                kuberay.status(OLD, NEW, (100 - percent, percent))
-                await door.reweighted()
-                served = await door.hundred()
-                assert abs(served[NEW] - percent) <= 1, f"{served} at {percent} %"
+            upgrade = Upgrade(door, namespace, kuberay, old_pods)
+            for percent in STEPS:
+                await upgrade.step(percent)
+            await upgrade.end_old()
 
-            # The old cluster ends while it has requests, and others come.
-            long = [asyncio.create_task(door.ask(LONG)) for _ in range(20)]
-            await door.hundred()
-            flow = asyncio.create_task(door.hundred())
-            kuberay.status(NEW)
+
+@pytest.mark.ray
+@pytest.mark.timeout(600)
+async def test_so_it_is_with_two_real_clusters_of_which_one_vanishes(
+    namespace: Namespace,
+    kuberay: KubeRay,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    async with AsyncExitStack() as stack:
+        # Room enough: what is full while the machine is busy is not what this looks for.
+        old, new = [
+            await stack.enter_async_context(RayCluster(nodes, max_ongoing=100, max_queued=1000))
+            for nodes in (2, 1)
+        ]
+        clusters = {
+            **{proxy.address: OLD for proxy in old.proxies},
+            **{proxy.address: NEW for proxy in new.proxies},
+        }
+        old_pods = pods_of(kuberay, OLD, old)
+        kuberay.status(OLD)
+        async with gateway(namespace, list(clusters), tmp_path, clusters) as door:
             await door.reweighted()
-            for pod in old_pods:
-                namespace.terminate(pod)
-            await flow
-            assert await door.hundred() == {NEW: 100}
-            assert set(await asyncio.gather(*long)) == {OLD, NEW}
-            for pod in old_pods:
-                namespace.remove(pod)
-            assert await door.hundred() == {NEW: 100}
-            assert set(door.statuses) == {200}
+            assert await door.hundred() == {OLD: 100}
+            pods_of(kuberay, NEW, new)
+            upgrade = Upgrade(door, namespace, kuberay, old_pods)
+            for percent in STEPS:
+                await upgrade.step(percent)
+            await upgrade.end_old(old.close)
+            record_property("of a hundred, the new cluster served", upgrade.served)
+            record_property("requests by status", dict(door.statuses))
+
+
+def pods_of(kuberay: KubeRay, name: str, cluster: RayCluster) -> list[str]:
+    """A pod for each node of a real cluster."""
+    addresses = [proxy.address for proxy in cluster.proxies]
+    return kuberay.pods(name, addresses, [proxy.metrics_address for proxy in cluster.proxies])
 
 
 class Route:
