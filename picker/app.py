@@ -175,10 +175,7 @@ class App:
             log.info("ready", extra={"fields": {"endpoints": len(self._fleet), "grpc_port": port}})
             await stop.wait()
             log.info("draining", extra={"fields": {"streams": transport.streams_open}})
-            if election is None:
-                await drain.run()
-            else:
-                await asyncio.gather(drain.run(), election.release())
+            await drain.run(None if election is None else election.hand_over())
 
     async def _connect(self, stack: contextlib.AsyncExitStack) -> KubeClient | None:
         """The client of the Kubernetes API where the settings need one. Raises StartError."""
@@ -238,7 +235,8 @@ class App:
         roster = self._roster(scraper)
         feeds: list[Feed[Any]] = [Feed(named, source.sets, roster.apply, remote=named in REMOTE)]
         if weights is not None:
-            feeds.append(Feed("weights of clusters", weights, self._clusters.set_weights))
+            remote = settings.http_route is not None  # those of a RayService come with its endpoints
+            feeds.append(Feed("weights of clusters", weights, self._clusters.set_weights, remote=remote))
         if settings.objects_file is not None:
             follow = partial(follow_objects, settings.objects_file)
             feeds.append(Feed("objects_file", follow, self._apply_objects))

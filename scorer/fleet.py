@@ -53,8 +53,8 @@ class Fleet:
     """All endpoints of a pool, column by column. Times are seconds of the event loop's clock.
 
     Identity (written by whoever keeps the membership, through :meth:`add` and :meth:`remove`):
-        ``alive`` (bool); ``addresses``, ``labels`` (lists by slot index). ``addresses`` is replaced, never
-        changed in place, so whoever explains a decision later may keep the list it was made with.
+        ``alive`` (bool); ``addresses``, ``labels`` (lists by slot index). ``addresses`` is not changed any
+        more once it was read, so whoever explains a decision later may keep the list it was made with.
         ``address_key`` is :func:`key_of` the address;
         ``version`` changes with every :meth:`add`, :meth:`remove` and :meth:`relabel`;
         ``cluster`` index into ``clusters``, the values of the label ``ray.io/cluster`` (-1: it has none).
@@ -149,7 +149,8 @@ class Fleet:
         self.version = 0
         self.replicas = 1
         self.prefix_key = 0
-        self.addresses: list[str] = []
+        self._addresses: list[str] = []
+        self._addresses_were_read = False
         self.labels: list[Mapping[str, str]] = []
         self.models: list[frozenset[str]] = []
         self.waiting_models: list[frozenset[str]] = []
@@ -176,6 +177,12 @@ class Fleet:
         return len(self._by_address)
 
     @property
+    def addresses(self) -> list[str]:
+        """``ip:port`` by slot index, as of now; empty where there is no tenant. Not to be changed."""
+        self._addresses_were_read = True
+        return self._addresses
+
+    @property
     def has_proxies(self) -> bool:
         """Whether any endpoint is a proxy before other servers, as far as pages tell."""
         return any_true(self.proxy)
@@ -195,8 +202,8 @@ class Fleet:
         if self._free:
             index = self._free.pop()
         else:
-            index = len(self.addresses)
-            self.addresses = [*self.addresses, ""]
+            index = len(self._addresses)
+            self._own_addresses().append("")
             self.labels.append({})
             self.models.append(frozenset())
             self.waiting_models.append(frozenset())
@@ -216,7 +223,7 @@ class Fleet:
         """Take the endpoint out; its slot is free for a next tenant. A slot not held is ignored."""
         if not self.holds(slot):
             return
-        del self._by_address[self.addresses[slot.row]]
+        del self._by_address[self._addresses[slot.row]]
         self._reset_row(slot.row)
         self._generations[slot.row] += 1
         self._free.append(slot.row)
@@ -337,10 +344,15 @@ class Fleet:
         self.models[index] = self.waiting_models[index] = frozenset()
 
     def _name_row(self, index: int, address: str) -> None:
-        addresses = self.addresses.copy()
-        addresses[index] = address
-        self.addresses = addresses
+        self._own_addresses()[index] = address
         self.address_key[index] = key_of(address)
+
+    def _own_addresses(self) -> list[str]:
+        """The list to change: another one if anybody may keep it. Of many changes only the first copies."""
+        if self._addresses_were_read:
+            self._addresses = self._addresses.copy()
+            self._addresses_were_read = False
+        return self._addresses
 
     def _grow(self) -> None:
         more = self.capacity

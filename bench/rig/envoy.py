@@ -41,6 +41,9 @@ Mode = Literal["buffered", "duplex", "duplex_request", "streamed", "headers", "b
 BUFFER_LIMIT = 64 * 1024 * 1024
 """Bytes of a request body that BUFFERED mode takes; Envoy's default of 1 MiB answers 413 to long prompts."""
 
+HEALTH_SECONDS = 1.0
+"""Between two questions whether a picker is ready; kubelets ask every two seconds by our manifests."""
+
 POOL_IDLE_SECONDS = 60
 """Below the 90 s after which a Ray Serve proxy closes an idle connection, so that Envoy closes first."""
 
@@ -79,11 +82,14 @@ BUFFERING: frozenset[Mode] = frozenset({"buffered", "buffered_streamed"})
 class ExtProc:
     """How Envoy asks the picker at ``address`` (``ip:port``).
 
+    ``others``: further pickers. Then the health service of each one says whether it is asked, as the
+    readiness of pods does for a Service; where none is ready, none is asked.
     ``failure_mode_allow``: requests go on by the fallback balancer when the picker fails.
     ``message_timeout``: seconds Envoy waits for one answer; it is not armed in the duplex modes.
     """
 
     address: str
+    others: Sequence[str] = ()
     mode: Mode = "buffered"
     tls: bool = False
     failure_mode_allow: bool = False
@@ -349,10 +355,12 @@ def _picker(name: str, ext_proc: ExtProc) -> Json:
         "name": _picker_name(name),
         "type": "STATIC",
         "connect_timeout": "1s",
-        "load_assignment": assignment(_picker_name(name), [ext_proc.address]),
+        "load_assignment": assignment(_picker_name(name), [ext_proc.address, *ext_proc.others]),
         **unlimited(),
         **protocol("http2_protocol_options"),
     }
+    if ext_proc.others:
+        cluster |= _only_ready_ones()
     if ext_proc.tls:
         # An empty validation context: encrypted, but whose certificate it is does not matter.
         cluster["transport_socket"] = named(
@@ -361,6 +369,20 @@ def _picker(name: str, ext_proc: ExtProc) -> Json:
             common_tls_context={"alpn_protocols": ["h2"], "validation_context": {}},
         )
     return cluster
+
+
+def _only_ready_ones() -> Json:
+    every = f"{HEALTH_SECONDS:g}s"
+    check = {
+        # Patient with an answer, for a busy machine is no reason to ask another picker.
+        "timeout": "10s",
+        "interval": every,
+        "unhealthy_threshold": 1,
+        "healthy_threshold": 1,
+        "no_traffic_interval": every,
+        "grpc_health_check": {},
+    }
+    return {"health_checks": [check], "common_lb_config": {"healthy_panic_threshold": {"value": 0}}}
 
 
 def _pool_name(listener: str) -> str:

@@ -36,13 +36,21 @@ class Term:
     """Seconds. ``duration``: a Lease that nobody renewed for so long is free.
 
     The leader renews it every ``renew``; who stands by looks every ``look``, which is how long a hand-over
-    takes. A request has ``request`` seconds, less than what the leader has left.
+    takes. A request has ``request`` seconds, less than what the leader has left. A leader that ends waits
+    ``follow`` for another one, and then ``shown`` until gateways know it too: probes ask every two seconds.
     """
 
     duration: float = 10.0
     renew: float = 2.0
     look: float = 1.0
     request: float = 3.0
+    follow: float = 3.0
+    shown: float = 3.0
+
+    @property
+    def longest_hand_over(self) -> float:
+        """What :meth:`Election.hand_over` takes at most, its three requests included."""
+        return 3 * self.request + self.follow + self.shown
 
 
 def lease_name(pool: ObjectName) -> ObjectName:
@@ -95,29 +103,52 @@ class Election:
         self._complaint = ""
 
     async def run(self) -> None:
-        """Stand as a candidate, until cancelled or released."""
+        """Stand as a candidate, until cancelled or handed over."""
         while not self._released:
             async with self._turn:
                 await self._stand()
             pause = self._term.renew if self._leading else self._term.look
             await self._sleep(pause * (1.0 - 0.25 * self._random.random()))
 
-    async def release(self) -> None:
-        """Stand no more, and let another one lead at once. Idempotent."""
+    async def hand_over(self) -> None:
+        """Stand no more, let another one lead at once, and lead on until it does. Idempotent.
+
+        A leader that stopped before would leave gateways without any picker until they know the next one.
+        """
         self._released = True
         async with self._turn:
             if not self._leading:
                 return
-            self._become(leading=False)
             try:
-                if not self._seen:
-                    await self._look()
-                if self._is_own():
-                    spec = {**self._spec(), "holderIdentity": "", "leaseDurationSeconds": 1}
-                    await self._write({**self._seen, "spec": spec})
+                if await self._let_go():
+                    await self._followed()
             except KubeError as error:
                 fields = {"lease": str(self._lease), "error": str(error)}
                 log.warning("the Lease was not released and will run out", extra={"fields": fields})
+            self._become(leading=False)
+
+    async def _let_go(self) -> bool:
+        """Make the Lease nobody's; false if it is another one's already."""
+        if not self._seen:
+            await self._look()
+        if not self._is_own():
+            return False
+        spec = {**self._spec(), "holderIdentity": "", "leaseDurationSeconds": 1}
+        await self._write({**self._seen, "spec": spec})
+        return True
+
+    async def _followed(self) -> None:
+        """Wait until another one leads and gateways can know, or until none is likely to be there."""
+        deadline = self._clock() + self._term.follow
+        while self._clock() < deadline:
+            await self._sleep(self._term.look / 4)
+            try:
+                await self._look()
+            except KubeError:
+                return  # which a follower could not reach either
+            if _holder(self._seen):
+                await self._sleep(self._term.shown)
+                return
 
     async def _stand(self) -> None:
         if self._released:

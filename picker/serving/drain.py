@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
     from picker.serving.contract import Transport
     from picker.serving.health import Health
 
@@ -28,11 +32,18 @@ class Drain:
         """Skip the delay and reset at once what cannot be closed (a second SIGTERM). Idempotent."""
         self._hurried.set()
 
-    async def run(self) -> None:
-        """Go through all phases; returns when every stream is closed."""
-        self._health.drain()
+    async def run(self, before: Coroutine[Any, Any, None] | None = None) -> None:
+        """Go through all phases; returns when every stream is closed.
+
+        While ``before`` runs, the picker is SERVING as ever; hurrying cuts that short, too.
+        """
         hurry = asyncio.create_task(self._hurried.wait())
+        preparing = asyncio.create_task(before) if before else None
         try:
+            if preparing:
+                await asyncio.wait({hurry, preparing}, return_when=asyncio.FIRST_COMPLETED)
+                preparing.cancel()
+            self._health.drain()
             await asyncio.wait({hurry}, timeout=self._delay)
             stop = asyncio.create_task(self._transport.stop(self._timeout))
             await asyncio.wait({stop, hurry}, return_when=asyncio.FIRST_COMPLETED)
@@ -41,3 +52,6 @@ class Drain:
             await stop
         finally:
             hurry.cancel()
+            if preparing:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await preparing

@@ -42,13 +42,14 @@ class KubeRay:
         path = self._namespace.path("rayservices", RAY, f"{NAME}/status")
         self._namespace.patch(path, {"status": merged})
 
-    def pods(self, cluster: str, addresses: Sequence[str]) -> list[str]:
-        """A ready worker for each ``ip:port``, where its metrics are, too; their names."""
+    def pods(self, cluster: str, addresses: Sequence[str], pages: Sequence[str] = ()) -> list[str]:
+        """A ready worker for each ``ip:port``, where its metrics are, too, if not elsewhere; their names."""
         names = []
-        for number, address in enumerate(addresses):
+        for number, (address, page) in enumerate(zip(addresses, pages or addresses, strict=True)):
             ip, _, port = address.rpartition(":")
             name = f"{cluster}-worker-{number}"
-            pod = ray_pod(name, ip, cluster, ports={"serve": int(port), "metrics": int(port)})
+            ports = {"serve": int(port), "metrics": int(page.rpartition(":")[2])}
+            pod = ray_pod(name, ip, cluster, ports=ports)
             pod["metadata"].pop("namespace")
             pod["spec"]["nodeName"] = "node"  # so that it has an end
             self._namespace.server.request("POST", self._namespace.path("pods"), pod)

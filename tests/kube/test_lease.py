@@ -110,6 +110,7 @@ class Candidates:
         self.leading: set[str] = set()
         self.elections: dict[str, Election] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._handing: list[asyncio.Task[None]] = []
 
     def start(self, name: str) -> None:
         election = self.elections[name] = Election(
@@ -128,10 +129,16 @@ class Candidates:
         self.leading.discard(name)
         self._tasks.pop(name).cancel()
 
+    async def hand_over(self, name: str) -> None:
+        """Begin it; it takes time."""
+        self._handing.append(asyncio.create_task(self.elections[name].hand_over()))
+        await self.time.pass_(0.0)
+
     async def end(self) -> None:
-        for task in self._tasks.values():
+        tasks = [*self._tasks.values(), *self._handing]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _note(self, name: str) -> Callable[[bool], None]:
         return lambda leading: self.leading.add(name) if leading else self.leading.discard(name)
@@ -180,19 +187,39 @@ async def test_a_leader_that_is_killed_is_followed_when_the_lease_has_run_out(
 
 async def test_a_leader_that_ends_is_followed_at_the_next_look(candidates: Candidates) -> None:
     await two(candidates)
-    await candidates.elections["a"].release()
-    assert candidates.leading == set()
+    await candidates.hand_over("a")
+    assert candidates.leading == {"a"}, "there is no other one yet"
     assert spec(candidates)["holderIdentity"] == ""
     await candidates.time.pass_(TERM.look)
+    assert candidates.leading == {"a", "b"}, "gateways do not know of the other one yet"
+    await candidates.time.pass_(TERM.look + TERM.shown)
     assert candidates.leading == {"b"}
-    await candidates.elections["a"].release()
+    await candidates.hand_over("a")
     await candidates.time.pass_(30.0)
     assert candidates.leading == {"b"}, "who released it stands no more"
 
 
+async def test_a_leader_that_nobody_follows_does_not_wait_for_long(candidates: Candidates) -> None:
+    candidates.start("a")
+    await candidates.time.pass_(1.0)
+    await candidates.hand_over("a")
+    await candidates.time.pass_(TERM.follow - TERM.look)
+    assert candidates.leading == {"a"}
+    await candidates.time.pass_(2 * TERM.look)
+    assert candidates.leading == set()
+
+
+async def test_a_leader_that_cannot_see_who_follows_does_not_wait(candidates: Candidates) -> None:
+    await two(candidates)
+    await candidates.hand_over("a")
+    candidates.server.status = 0
+    await candidates.time.pass_(TERM.look / 2)
+    assert candidates.leading == set()
+
+
 async def test_one_that_stands_by_ends_without_a_word(candidates: Candidates) -> None:
     await two(candidates)
-    await candidates.elections["b"].release()
+    await candidates.hand_over("b")
     await candidates.time.pass_(30.0)
     assert candidates.leading == {"a"}
 
@@ -259,7 +286,8 @@ async def test_what_is_forbidden_is_told_once(
 async def test_a_release_that_fails_is_told(candidates: Candidates, caplog: pytest.LogCaptureFixture) -> None:
     await two(candidates)
     candidates.server.status = 0
-    await candidates.elections["a"].release()
+    await candidates.hand_over("a")
+    assert candidates.leading == set()
     assert "the Lease was not released and will run out" in caplog.messages
 
 
@@ -276,7 +304,7 @@ async def test_a_lease_without_a_holder_is_free(candidates: Candidates, lease: J
     st.lists(
         st.one_of(
             st.tuples(st.just("kill"), st.integers(0, 2)),
-            st.tuples(st.just("release"), st.integers(0, 2)),
+            st.tuples(st.just("hand over"), st.integers(0, 2)),
             st.tuples(st.just("pass"), st.floats(0.0, 30.0)),
             st.tuples(st.just("status"), st.sampled_from([None, 0, 409, 500])),
         ),
@@ -292,7 +320,7 @@ def test_there_is_one_leader_at_the_end_whatever_happened(events: list[tuple[str
         try:
             for what, value in events:
                 await candidates.time.pass_(0.0)
-                name = "abc"[value] if what in ("kill", "release") else ""
+                name = "abc"[value] if what in ("kill", "hand over") else ""
                 if what == "pass":
                     await candidates.time.pass_(value)
                 elif what == "status":
@@ -302,7 +330,7 @@ def test_there_is_one_leader_at_the_end_whatever_happened(events: list[tuple[str
                     if what == "kill":
                         candidates.kill(name)
                     else:
-                        await candidates.elections[name].release()
+                        await candidates.hand_over(name)
             candidates.server.status = None
             await candidates.time.pass_(60.0)
             assert len(candidates.leading) == 1

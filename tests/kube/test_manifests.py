@@ -11,6 +11,7 @@ import pytest
 import yaml
 from pydantic import ByteSize, TypeAdapter
 
+from picker.kube.lease import Term
 from picker.observe.http_port import LAST_WAIT
 from picker.settings import Settings, load, unknown_variables, variable
 from tests.kube.manifests import (
@@ -89,7 +90,8 @@ def test_ports_are_those_that_the_process_opens(objects: Objects) -> None:
 def test_there_is_time_to_end_well(objects: Objects) -> None:
     chosen = settings(objects)
     hook = objects.container().get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
-    longest = hook + chosen.drain_delay + chosen.drain_timeout + LAST_WAIT
+    hand_over = Term().longest_hand_over if chosen.leader_election else 0
+    longest = hook + hand_over + chosen.drain_delay + chosen.drain_timeout + LAST_WAIT
     assert objects.pod["terminationGracePeriodSeconds"] >= longest
 
 

@@ -39,6 +39,7 @@ RAY_SERVICES = "rayservices.ray.io"
 ROUTES = "httproutes.gateway.networking.k8s.io"
 SLICES = "endpointslices.discovery.k8s.io"
 LEASES = "leases.coordination.k8s.io"
+ROUTES = "httproutes.gateway.networking.k8s.io"
 
 LOOK = ("list", "watch")
 OBJECTS = {(verb, f"{plural}.{group}") for verb in LOOK for plural in PLURALS for group in (NEW, LEGACY)}
@@ -52,6 +53,7 @@ NEEDS = {
     "PICKER_LEADER_ELECTION": {(verb, LEASES) for verb in ("get", "create", "update")},
 }
 """What each setting asks of the API server."""
+ROUTE_NEEDS = NEEDS["PICKER_RAY_CLUSTER"] | NEEDS["PICKER_HTTP_ROUTE"]
 OVERLAYS = {
     "inferencepool": ("PICKER_POOL", "PICKER_LEADER_ELECTION"),
     "rayservice": ("PICKER_POOL", "PICKER_LEADER_ELECTION", "PICKER_RAY_SERVICE"),
@@ -228,6 +230,20 @@ async def test_a_role_may_name_the_objects(cluster: Cluster, namespace: Namespac
     assert picker.log("error", "warning") == []
 
 
+async def test_so_it_is_for_the_weights_of_a_route(cluster: Cluster, namespace: Namespace) -> None:
+    picker = await cluster.start(overlay("sidecar"), ROUTE_NEEDS, **route_env(namespace))
+    await picker.ready()
+    await picker.picks(POD)
+    assert picker.log("error", "warning") == []
+
+
+def route_env(namespace: Namespace) -> dict[str, str]:
+    return {
+        "PICKER_RAY_CLUSTER": f"{namespace.name}/{CLUSTER}",
+        "PICKER_HTTP_ROUTE": f"{namespace.name}/llm",
+    }
+
+
 @pytest.mark.parametrize("group", [NEW, LEGACY])
 async def test_it_is_enough_for_the_objects_of_a_pool(
     cluster: Cluster, namespace: Namespace, objects_of: Callable[[str], None], group: str
@@ -283,3 +299,13 @@ async def test_a_missing_verb_is_one_line_and_no_crash(
     assert await picker.status("healthz") == HTTPStatus.OK
     assert len(picker.log("error", "critical")) == 1
     assert "Traceback" not in picker.child.log_text()
+
+
+async def test_weights_that_may_not_be_listed_are_one_line_and_waited_for(
+    cluster: Cluster, namespace: Namespace
+) -> None:
+    picker = await cluster.start(overlay("sidecar"), ROUTE_NEEDS - {("list", ROUTES)}, **route_env(namespace))
+    assert ROUTES in (await picker.error())["mend"]
+    assert await picker.status("readyz") == HTTPStatus.SERVICE_UNAVAILABLE
+    assert await picker.status("healthz") == HTTPStatus.OK
+    assert len(picker.log("error", "critical")) == 1

@@ -158,6 +158,43 @@ async def test_new_streams_are_answered_in_the_delay() -> None:
         await within_patience(running)
 
 
+async def test_serving_goes_on_while_another_picker_is_waited_for() -> None:
+    async with serving(Echo) as served:
+        served.health.set_ready(True)
+        followed = asyncio.Event()
+        drain = Drain(served.health, served.transport, delay=0, timeout=PATIENCE)
+        running = asyncio.create_task(drain.run(_wait(followed)))
+        await asyncio.sleep(0.05)
+        assert served.health.serving
+        followed.set()
+        await within_patience(running)
+        assert not served.health.serving
+
+
+async def test_a_drain_that_is_hurried_waits_for_no_other_picker() -> None:
+    async with serving(Echo) as served:
+        drain = Drain(served.health, served.transport, delay=10 * PATIENCE, timeout=PATIENCE)
+        running = asyncio.create_task(drain.run(_wait(asyncio.Event())))
+        await asyncio.sleep(0)
+        drain.hurry()
+        await within_patience(running)
+
+
+async def test_a_fault_of_what_comes_before_ends_the_drain_all_the_same() -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    async with serving(Echo) as served:
+        drain = Drain(served.health, served.transport, delay=0, timeout=PATIENCE)
+        with pytest.raises(ZeroDivisionError):
+            await within_patience(drain.run(fail()))
+        assert served.health.draining
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()
+
+
 async def test_a_drain_that_is_hurried_in_its_delay_skips_it() -> None:
     async with serving(Body) as served:
         call, _ = await served.opened(b"first")
