@@ -11,9 +11,11 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from markdown import Extension
 from mkdocs.structure.files import File
 
 if TYPE_CHECKING:
+    from markdown import Markdown
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
@@ -24,6 +26,19 @@ OUTSIDE = ("CHANGELOG.md", "bench/README.md", "bench/demo/README.md", "k8s/READM
 """Pages from elsewhere, by their place in the checkout, which is also that in the site."""
 
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+
+
+class _ListsOfGitHub(Extension):
+    """Python-Markdown takes four blanks for the inside of a list; two are enough on GitHub."""
+
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 - its name
+        md.tab_length = 2
+        md.build_parser()  # whose parts have read the length by now
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Read lists alike. First of all extensions, since the parser is built anew."""
+    config.markdown_extensions.insert(0, _ListsOfGitHub())
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
