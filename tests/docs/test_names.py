@@ -13,6 +13,8 @@ import yaml
 
 from bench.rig.picker import Picker
 from picker.cli import _group
+from picker.endpoints.file_format import parse_endpoints
+from picker.objects.manifest import parse_objects
 from picker.settings import Settings, variable
 from tests.docs.pages import PAGES, ROOT, Page, read
 
@@ -117,3 +119,15 @@ def test_every_state_of_an_endpoint_is_explained() -> None:
     section = read("docs/troubleshooting.md").section("Requests are uneven")
     for state in STATES:
         assert f"| `{state}`" in section
+
+
+def test_every_yaml_that_is_shown_can_be_read_by_what_it_is_for() -> None:
+    endpoints = [block for page in PAGES for block in page.blocks("yaml") if block.startswith("endpoints:")]
+    assert len(endpoints) > 2
+    for block in endpoints:
+        assert len(parse_endpoints(block.encode(), "shown")) == 2
+    for page in PAGES:
+        for block in page.blocks("yaml"):
+            if block.startswith("apiVersion: llm-d.ai/v1alpha2"):
+                assert parse_objects(block.encode(), "shown").rewrites
+            assert all(document for document in yaml.safe_load_all(block))
