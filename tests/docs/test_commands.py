@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -30,6 +31,7 @@ SCRIPTS = Path(sysconfig.get_path("scripts"))
 CURL_FLAGS = {"-d", "-H", "-i", "-N", "-s", "-X"}
 POLICY = read("docs/policies.md").blocks("yaml")[0]
 ENDPOINTS = read("docs/quickstart-local.md").blocks("yaml")[0]
+KUSTOMIZATION = read("docs/quickstart-kubernetes.md").blocks("yaml")[0]
 
 COMMANDS = [
     pytest.param(command, id=f"{page.path}: {command}")
@@ -48,6 +50,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tls").mkdir()
     for name, content in zip(("tls.crt", "tls.key"), self_signed(), strict=True):
         (tmp_path / "tls" / name).write_bytes(content)
+    shutil.copytree(ROOT / "k8s", tmp_path / "k8s")
+    (tmp_path / "my").mkdir()
+    (tmp_path / "my" / "kustomization.yaml").write_text(KUSTOMIZATION)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -110,7 +115,15 @@ def check_kubectl(command: Command) -> None:
         assert re.search(rf"^ +.*{re.escape(flag)}[,=:]", known, re.MULTILINE), flag
     if "-k" in command.words:
         folder = command.words[command.words.index("-k") + 1]
-        assert (ROOT / folder / "kustomization.yaml").exists()
+        made = subprocess.run(
+            [SCRIPTS / "kubectl", "kustomize", folder],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert made.returncode == 0, made.stderr
+        assert "image: registry.example/serve-picker:0.1.0" in made.stdout
 
 
 def check_python(command: Command) -> None:
