@@ -44,10 +44,12 @@ GROUPS = {
 
 _HEADS = "| variable, flag | default | meaning | for example |\n|---|---|---|---|\n"
 
-POOL_FLAGS = {
+OTHER_FLAGS = {
     "--pool-name, --pool-namespace": "`PICKER_POOL`; the namespace is that of `NAMESPACE`, else `default`",
     "--endpoint-selector, --endpoint-target-ports": "`PICKER_PODS`",
+    "--metrics-endpoint-auth": "`PICKER_HTTP_AUTH=kubernetes`; here it is off unless that is set",
 }
+"""Flags that are not simply another name of a setting."""
 
 
 def pages() -> dict[Path, str]:
@@ -84,13 +86,14 @@ def _default_in_words(description: str) -> str:
 
 def _flags() -> Iterator[str]:
     yield "| flag of the llm-d picker | here |\n|---|---|\n"
-    for names, meaning in POOL_FLAGS.items():
+    for names, meaning in OTHER_FLAGS.items():
         yield f"| {', '.join(f'`{name}`' for name in names.split(', '))} | {meaning} |\n"
     for name, setting in ALIASES.items():
         yield f"| `--{name}` | `{variable(setting)}` |\n"
     for name, why in IGNORED.items():
-        dashes = "-" if len(name) == 1 else "--"
-        yield f"| `{dashes}{name}` | without meaning: {why} |\n"
+        shown = f"-{name}" if len(name) == 1 else f"--{name}"
+        if shown not in OTHER_FLAGS:
+            yield f"| `{shown}` | without meaning: {why} |\n"
 
 
 def main() -> int:

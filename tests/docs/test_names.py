@@ -23,13 +23,10 @@ if TYPE_CHECKING:
 
     import click
 
-OF_COMMANDS = {"PICKER_ADMIN"}
-"""Variables that are no settings of the picker's."""
-
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_every_setting_that_is_named_exists(page: Page) -> None:
-    known = {variable(name) for name in Settings.model_fields} | OF_COMMANDS
+    known = {variable(name) for name in Settings.model_fields}
     assert set(re.findall(r"PICKER_[A-Z_]*[A-Z](?![A-Z_…*])", page.text)) <= known
 
 
@@ -62,11 +59,17 @@ async def test_every_metric_that_is_named_exists(tmp_path: Path) -> None:
         assert named - series == set(), page
 
 
-def test_the_rules_that_are_shown_are_rules() -> None:
-    (rules,) = read("docs/operations.md").blocks("yaml")
-    (group,) = yaml.safe_load(rules)["groups"]
-    for rule in group["rules"]:
-        assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
+def test_every_flag_of_the_llm_d_picker_has_its_fate() -> None:
+    section = read("docs/migration-from-llm-d.md").section("Flags")
+    told = {
+        flag
+        for row in re.findall(r"^\| (`-.*?) \|", section, re.MULTILINE)
+        for flag in row.strip("`").split("`, `")
+    }
+    hidden = [
+        parameter for parameter in _group.commands["serve"].params if getattr(parameter, "hidden", False)
+    ]
+    assert sorted(told) == sorted(parameter.opts[0] for parameter in hidden)
 
 
 def words() -> set[str]:
