@@ -7,13 +7,14 @@ BIN := .venv/bin
 GENERATE := $(BIN)/python proto/generate.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench conformance fuzz kube proto python
+.PHONY: help setup demo test lint docs bench conformance fuzz kube proto python
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    Ray Serve, Envoy and the picker between them; KEEP=1 keeps them up, BACKEND=sim needs no Ray"
 	@echo "make test    all tests; TESTS=tests/routing for some"
 	@echo "make lint    ruff, mypy, import-linter, buf, and whether generated code is up to date"
+	@echo "make docs    the documents as a site, in .site/"
 	@echo "make bench   what the picker costs, through a real Envoy"
 	@echo "make conformance  h2spec against our HTTP/2 (needs Go); make fuzz  ten minutes of random clients"
 	@echo "make proto   write picker/extproc/_generated from proto/"
@@ -36,6 +37,10 @@ lint: .venv/dev.stamp
 	$(BIN)/lint-imports --no-logo
 	cd proto && ../$(BIN)/buf lint
 	$(GENERATE) --check
+
+docs: .venv/docs.stamp
+	$(BIN)/python docs/site/reference.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: .venv/demo.stamp
 	$(BIN)/python -m bench.e2e
