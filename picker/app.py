@@ -22,7 +22,7 @@ from picker.extproc.session import SessionOptions, Surroundings
 from picker.inference.surfaces import EVERY_SURFACE, Surfaces
 from picker.kube.client import KubeError, connect
 from picker.kube.lease import Election, Term, lease_name, own_identity
-from picker.membership import KUBERNETES, REMOTE, members, membership
+from picker.membership import KUBERNETES, REMOTE, members, membership, pool_name
 from picker.metrics.scraper import ScrapeOptions, Scraper
 from picker.objects.file import follow_objects
 from picker.objects.kube import follow_pool_objects
@@ -31,7 +31,10 @@ from picker.objects.rules import Objects
 from picker.observe.breakers import BreakerLog
 from picker.observe.http import MetricsServer
 from picker.observe.http_port import HttpError, Place
+from picker.observe.lag import LoopLag
+from picker.observe.pool import PoolSeries
 from picker.observe.prometheus import Metrics
+from picker.observe.requests import RequestSeries
 from picker.policy_file import PolicyFileError, follow_policy, log_change, parse_policy
 from picker.policy_file import means as policy_means
 from picker.routing.clusters import ClusterDraw
@@ -45,6 +48,7 @@ from picker.serving.options import TransportOptions, message_limit
 from picker.serving.tls import ServerTls
 from picker.settings import variable
 from picker.streams import Streams
+from picker.version import own_version
 from picker.watchdog import Watchdog
 from scorer.fleet import Fleet
 from scorer.prefix import PrefixIndex
@@ -122,6 +126,7 @@ class App:
         self._fleet = Fleet()
         self._clusters = ClusterDraw(self._fleet)
         self._metrics = Metrics(self._fleet, loop.time)
+        self._lag = LoopLag(self._metrics.registry)
         self._router = Router(
             self._fleet,
             built_in_profile(),
@@ -140,6 +145,7 @@ class App:
         settings = self._settings
         scraper = self._scraper()
         streams = self._streams()
+        self._tell_more(streams)
         transport = self._transport(streams)
         drain = Drain(self._health, transport, delay=settings.drain_delay, timeout=settings.drain_timeout)
         stop = _stop_signal(self._loop, drain)
@@ -162,6 +168,7 @@ class App:
             # Only now: a gateway whose picker was restarted is back within milliseconds.
             await transport.start()
             tasks.keep_running("scraping", scraper.run)
+            tasks.keep_running("event loop's lag", self._lag.sample)
             tasks.keep_running("expiry", self._expire)
             await scraper.first_attempts(FIRST_SCRAPES)
             # What is there now stays: no full collection has to look at it, which took 30 ms each time.
@@ -301,6 +308,27 @@ class App:
                 resolve=self._objects.resolve, new_request_id=lambda: str(uuid.uuid4())
             ),
         )
+
+    def _tell_more(self, streams: Streams) -> None:
+        """Put on the metrics page what is beyond the picker's own counts."""
+        fleet, objects = self._fleet, self._objects
+        requests = RequestSeries(
+            fleet,
+            knows=lambda model: objects.names(model) or fleet.names_model(model),
+            rewrite_of=objects.rewrite_of,
+        )
+        pool = PoolSeries(
+            fleet,
+            self._router,
+            streams,
+            pool=pool_name(self._settings),
+            version=own_version(),
+            weights=lambda: self._clusters.weights,
+            ready=lambda: self._health.serving,
+        )
+        streams.requests = requests
+        self._metrics.registry.register(requests)
+        self._metrics.registry.register(pool)
 
     def _transport(self, streams: Streams) -> Transport:
         settings = self._settings

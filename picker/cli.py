@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -14,6 +13,7 @@ from picker.commands.errors import WRONG_CALL, refuse
 from picker.llm_d_flags import ALIASES, IGNORED, POOL, FlagsError, translate, with_double_dashes
 from picker.observe import logs
 from picker.settings import Settings, SettingsError, default, flag, load, unknown_variables
+from picker.version import own_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,15 +41,8 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code)
 
 
-def _version() -> str:
-    try:
-        return version("serve-picker")
-    except PackageNotFoundError:  # a checkout that was never installed
-        return "(not installed)"
-
-
 @click.group()
-@click.version_option(_version(), prog_name="serve-picker")
+@click.version_option(own_version(), prog_name="serve-picker")
 def _group() -> None:
     """Tell Envoy which Ray Serve proxy or model server should get a request."""
 
