@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
+from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 FIRST_NAMES = 16
 """Model names with series of their own although nobody but clients names them."""
-MOST_TALLIES = 64
+MOST_TALLIES = 32
 """Sets of labels in all. Each has up to 260 lines on a page."""
 OTHER = "other"
 _FAIRNESS = "default-flow"
@@ -132,8 +133,17 @@ class Ended(Protocol):
 class Places(Protocol):
     """Where the endpoint is that a request was sent to."""
 
+    @property
+    def clusters(self) -> Sequence[str]:
+        """All RayClusters of the pool."""
+
     def cluster_of(self, address: str) -> str:
         """The RayCluster of an endpoint; empty without one."""
+
+
+@cache
+def _bucket_names(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    return (*map(str, bounds), "+Inf")
 
 
 class Histogram:
@@ -141,7 +151,7 @@ class Histogram:
 
     __slots__ = ("bounds", "counts", "total")
 
-    def __init__(self, bounds: Sequence[float]) -> None:
+    def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         """Not cumulated; the last is of those beyond all."""
@@ -156,8 +166,7 @@ class Histogram:
         """As a family wants them; empty without a sample."""
         if not any(self.counts):
             return []
-        names = [*map(str, self.bounds), "+Inf"]
-        return list(zip(names, accumulate(self.counts), strict=True))
+        return list(zip(_bucket_names(self.bounds), accumulate(self.counts), strict=True))
 
 
 _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...], str]] = {
@@ -288,9 +297,8 @@ class RequestSeries(Collector):
         size = asked.body_bytes or _length(asked.headers.get("content-length", ""))
         if size:
             tally.request_bytes.add(size)
-        cluster = self._places.cluster_of(endpoint)
-        if cluster:
-            self._sent_to(cluster)
+        if self._places.clusters:
+            self._sent_to(self._places.cluster_of(endpoint))
         return Counted(self, tally, asked, endpoint, began)
 
     def refused(self, asked: Asked | None, status: int) -> None:
@@ -300,7 +308,8 @@ class RequestSeries(Collector):
         errors[code] = errors.get(code, 0) + 1
 
     def _tally(self, asked: Asked) -> Tally:
-        key = (asked.incoming_model or asked.model, asked.model, asked.priority)
+        model = asked.model
+        key = (asked.incoming_model or model, model, asked.priority)
         return self._tallies.get(key) or self._new(key)
 
     def _new(self, key: tuple[str, str, int]) -> Tally:
@@ -324,6 +333,8 @@ class RequestSeries(Collector):
     def _sent_to(self, cluster: str) -> None:
         """Of clusters that are gone, the one that was new first is forgotten first."""
         sent = self._sent
+        if not cluster:
+            return
         if cluster not in sent and len(sent) >= _MOST_CLUSTERS:
             del sent[next(iter(sent))]
         sent[cluster] = sent.get(cluster, 0) + 1
