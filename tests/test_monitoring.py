@@ -40,6 +40,13 @@ def series_in(expression: str) -> set[str]:
     return set(re.findall(r"\b(?:picker|llm_d_epp|process)_\w+", expression))
 
 
+def promtool(command: list[str]) -> None:
+    done = subprocess.run(
+        [str(PROMTOOL), *command], cwd=FOLDER, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 async def test_every_series_that_is_named_exists() -> None:
     server = Server()
     server.answers["/metrics"] = http(PAGE)
@@ -85,8 +92,7 @@ def test_panels_lie_side_by_side() -> None:
 @needs_promtool
 @pytest.mark.parametrize("command", [["check", "rules", "rules.yaml"], ["test", "rules", "rules_test.yaml"]])
 def test_promtool_is_content(command: list[str]) -> None:
-    done = subprocess.run([str(PROMTOOL), *command], cwd=FOLDER, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
+    promtool(command)
 
 
 @needs_promtool
@@ -97,7 +103,4 @@ def test_queries_of_the_dashboard_can_be_read(tmp_path: Path) -> None:
     ]
     file = tmp_path / "queries.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
-    done = subprocess.run(
-        [str(PROMTOOL), "check", "rules", str(file)], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    promtool(["check", "rules", str(file)])
