@@ -12,6 +12,7 @@ import signal
 import uuid
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from picker.background import Background, Feed
@@ -28,6 +29,7 @@ from picker.objects.file import follow_objects
 from picker.objects.kube import follow_pool_objects
 from picker.objects.manifest import ObjectsError
 from picker.objects.rules import Objects
+from picker.observe.auth import AuthError, KubernetesReview, TokenFile
 from picker.observe.breakers import BreakerLog
 from picker.observe.http import MetricsServer
 from picker.observe.http_port import HttpError, Place
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from picker.endpoints.endpoint import Endpoint
     from picker.kube.client import KubeClient
     from picker.objects.rules import ObjectSet
+    from picker.observe.auth import Middlewares
     from picker.serving.contract import Accept, Transport
     from picker.settings import Settings
     from scorer.fleet import Slot
@@ -159,7 +162,7 @@ class App:
             for feed in feeds:
                 if not feed.remote:
                     await _start(feed)
-            port = await self._open_ports(stack, transport)
+            port = await self._open_ports(stack, transport, _http_auth(settings, kube))
             if not await _wait_for_servers(feeds, stop):
                 return
             for feed in feeds:
@@ -189,6 +192,8 @@ class App:
     async def _connect(self, stack: contextlib.AsyncExitStack) -> KubeClient | None:
         """The client of the Kubernetes API where the settings need one. Raises StartError."""
         needs = [name for name in KUBERNETES if getattr(self._settings, name) is not None]
+        if self._settings.http_auth == "kubernetes":
+            needs.append("http_auth")
         if not needs:
             return None
         try:
@@ -216,14 +221,19 @@ class App:
             term=Term(),
         )
 
-    async def _open_ports(self, stack: contextlib.AsyncExitStack, transport: Transport) -> int:
+    async def _open_ports(
+        self, stack: contextlib.AsyncExitStack, transport: Transport, http_auth: Middlewares
+    ) -> int:
         """Take every port before anything is said or served; returns ext_proc's. Raises StartError."""
         settings = self._settings
         probes = self._serving(
             None, TransportOptions(self._address("health_port"), PROBE, max_unfinished=PROBES)
         )
         metrics_server = MetricsServer(
-            Place(settings.bind, settings.metrics_port), self._metrics, ready=lambda: self._health.serving
+            Place(settings.bind, settings.metrics_port),
+            self._metrics,
+            ready=lambda: self._health.serving,
+            middlewares=http_auth,
         )
         try:
             port = transport.bind()
@@ -332,7 +342,7 @@ class App:
 
     def _transport(self, streams: Streams) -> Transport:
         settings = self._settings
-        tls = ServerTls(cert_path=settings.cert_path) if settings.secure_serving else None
+        tls = ServerTls(settings.cert_path, settings.client_ca) if settings.secure_serving else None
         options = TransportOptions(
             address=self._address("grpc_port"),
             max_message=message_limit(settings.max_body),
@@ -383,6 +393,17 @@ async def _start(feed: Feed[Any]) -> None:
         await feed.fetch_first()
     except (EndpointsError, ObjectsError, PolicyFileError) as error:
         raise StartError(f"{variable(feed.name)}: {error}") from None
+
+
+def _http_auth(settings: Settings, kube: KubeClient | None) -> Middlewares:
+    """What asks who reads the HTTP ports. Raises StartError."""
+    kind, _, file = settings.http_auth.partition(":")
+    try:
+        if kind == "token":
+            return (TokenFile(Path(file)).check,)
+    except AuthError as error:
+        raise StartError(f"{variable('http_auth')}: {error}") from None
+    return (KubernetesReview(kube).check,) if kind == "kubernetes" and kube is not None else ()
 
 
 def _session_key(settings: Settings) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ import pytest
 
 from bench.rig.picker import Picker
 from picker.extproc._generated.external_processor_pb2 import ProcessingResponse
+from picker.serving.tls import self_signed
 from tests.extproc.gateway import message
 from tests.metrics.rig import Server, http
 from tests.support.waiting import eventually
@@ -196,3 +198,27 @@ async def test_a_mistake_in_the_policy_is_one_line_at_the_start(tmp_path: Path) 
     with pytest.raises(Exception, match=r"PICKER_CONFIG_TEXT, line 1: plugins\[0\]\.type 'queue' is unknown"):
         async with asyncio.timeout(DEADLINE), Picker(settings, directory=tmp_path):
             pass
+
+
+async def test_metrics_for_who_shows_the_token_only(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret")
+    async with running(tmp_path, PICKER_HTTP_AUTH=f"token:{token}") as (picker, _):
+        assert await picker.metrics() == "show a token: Authorization: Bearer …\n"
+
+
+async def test_clients_need_a_certificate_where_a_ca_is_given(tmp_path: Path) -> None:
+    chain, _ = self_signed()
+    (tmp_path / "ca.crt").write_bytes(chain)
+    settings = {"PICKER_SECURE_SERVING": "true", "PICKER_CLIENT_CA": str(tmp_path / "ca.crt")}
+    async with running(tmp_path, 0, **settings) as (picker, _):
+        host, port = picker.address.split(":")
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with pytest.raises(ConnectionError):
+            async with asyncio.timeout(DEADLINE):
+                reader, _ = await asyncio.open_connection(host, int(port), ssl=context)
+                if not await reader.read():
+                    raise ConnectionResetError
+        log = (tmp_path / "picker.log").read_text()
+    assert "give it one that PICKER_CLIENT_CA has signed" in log

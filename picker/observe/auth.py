@@ -140,7 +140,9 @@ class KubernetesReview:
                 verdict = self._known(key) or await self._review(token)
         except (KubeError, TimeoutError) as error:
             self._tell(error)
-            raise web.HTTPServiceUnavailable(text="the Kubernetes API cannot be asked who you are\n") from None
+            raise web.HTTPServiceUnavailable(
+                text="the Kubernetes API cannot be asked who you are\n"
+            ) from None
         self._told = False
         self._said[key] = verdict, self._clock() + TRUSTED_FOR
         if len(self._said) > REMEMBERED:
