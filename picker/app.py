@@ -12,6 +12,7 @@ import signal
 import uuid
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from picker.background import Background, Feed
@@ -22,16 +23,20 @@ from picker.extproc.session import SessionOptions, Surroundings
 from picker.inference.surfaces import EVERY_SURFACE, Surfaces
 from picker.kube.client import KubeError, connect
 from picker.kube.lease import Election, Term, lease_name, own_identity
-from picker.membership import KUBERNETES, REMOTE, members, membership
+from picker.membership import KUBERNETES, REMOTE, members, membership, pool_name
 from picker.metrics.scraper import ScrapeOptions, Scraper
 from picker.objects.file import follow_objects
 from picker.objects.kube import follow_pool_objects
 from picker.objects.manifest import ObjectsError
 from picker.objects.rules import Objects
+from picker.observe.auth import AuthError, KubernetesReview, TokenFile
 from picker.observe.breakers import BreakerLog
 from picker.observe.http import MetricsServer
 from picker.observe.http_port import HttpError, Place
+from picker.observe.lag import LoopLag
+from picker.observe.pool import PoolSeries
 from picker.observe.prometheus import Metrics
+from picker.observe.requests import RequestSeries
 from picker.policy_file import PolicyFileError, follow_policy, log_change, parse_policy
 from picker.policy_file import means as policy_means
 from picker.routing.clusters import ClusterDraw
@@ -45,6 +50,7 @@ from picker.serving.options import TransportOptions, message_limit
 from picker.serving.tls import ServerTls
 from picker.settings import variable
 from picker.streams import Streams
+from picker.version import own_version
 from picker.watchdog import Watchdog
 from scorer.fleet import Fleet
 from scorer.prefix import PrefixIndex
@@ -56,6 +62,7 @@ if TYPE_CHECKING:
     from picker.endpoints.endpoint import Endpoint
     from picker.kube.client import KubeClient
     from picker.objects.rules import ObjectSet
+    from picker.observe.auth import Middlewares
     from picker.serving.contract import Accept, Transport
     from picker.settings import Settings
     from scorer.fleet import Slot
@@ -122,6 +129,7 @@ class App:
         self._fleet = Fleet()
         self._clusters = ClusterDraw(self._fleet)
         self._metrics = Metrics(self._fleet, loop.time)
+        self._lag = LoopLag(self._metrics.registry)
         self._router = Router(
             self._fleet,
             built_in_profile(),
@@ -141,6 +149,7 @@ class App:
         settings = self._settings
         scraper = self._scraper()
         streams = self._streams()
+        self._tell_more(streams)
         transport = self._transport(streams)
         drain = Drain(self._health, transport, delay=settings.drain_delay, timeout=settings.drain_timeout)
         stop = _stop_signal(self._loop, drain)
@@ -154,7 +163,7 @@ class App:
             for feed in feeds:
                 if not feed.remote:
                     await _start(feed)
-            port = await self._open_ports(stack, transport)
+            port = await self._open_ports(stack, transport, _http_auth(settings, kube))
             if not await _wait_for_servers(feeds, stop):
                 return
             for feed in feeds:
@@ -163,6 +172,7 @@ class App:
             # Only now: a gateway whose picker was restarted is back within milliseconds.
             await transport.start()
             tasks.keep_running("scraping", scraper.run)
+            tasks.keep_running("event loop's lag", self._lag.sample)
             tasks.keep_running("expiry", self._expire)
             await scraper.first_attempts(FIRST_SCRAPES)
             # What is there now stays: no full collection has to look at it, which took 30 ms each time.
@@ -180,6 +190,8 @@ class App:
     async def _connect(self, stack: contextlib.AsyncExitStack) -> KubeClient | None:
         """The client of the Kubernetes API where the settings need one. Raises StartError."""
         needs = [name for name in KUBERNETES if getattr(self._settings, name) is not None]
+        if self._settings.http_auth == "kubernetes":
+            needs.append("http_auth")
         if not needs:
             return None
         try:
@@ -207,14 +219,19 @@ class App:
             term=Term(),
         )
 
-    async def _open_ports(self, stack: contextlib.AsyncExitStack, transport: Transport) -> int:
+    async def _open_ports(
+        self, stack: contextlib.AsyncExitStack, transport: Transport, http_auth: Middlewares
+    ) -> int:
         """Take every port before anything is said or served; returns ext_proc's. Raises StartError."""
         settings = self._settings
         probes = self._serving(
             None, TransportOptions(self._address("health_port"), PROBE, max_unfinished=PROBES)
         )
         metrics_server = MetricsServer(
-            Place(settings.bind, settings.metrics_port), self._metrics, ready=lambda: self._health.serving
+            Place(settings.bind, settings.metrics_port),
+            self._metrics,
+            ready=lambda: self._health.serving,
+            middlewares=http_auth,
         )
         try:
             port = transport.bind()
@@ -301,9 +318,30 @@ class App:
             ),
         )
 
+    def _tell_more(self, streams: Streams) -> None:
+        """Put on the metrics page what is beyond the picker's own counts."""
+        fleet, objects = self._fleet, self._objects
+        requests = RequestSeries(
+            fleet,
+            knows=lambda model: objects.names(model) or fleet.names_model(model),
+            rewrite_of=objects.rewrite_of,
+        )
+        pool = PoolSeries(
+            fleet,
+            self._router,
+            streams,
+            pool=pool_name(self._settings),
+            version=own_version(),
+            weights=lambda: self._clusters.weights,
+            ready=lambda: self._health.serving,
+        )
+        streams.requests = requests
+        self._metrics.registry.register(requests)
+        self._metrics.registry.register(pool)
+
     def _transport(self, streams: Streams) -> Transport:
         settings = self._settings
-        tls = ServerTls(cert_path=settings.cert_path) if settings.secure_serving else None
+        tls = ServerTls(settings.cert_path, settings.client_ca) if settings.secure_serving else None
         options = TransportOptions(
             address=self._address("grpc_port"),
             max_message=message_limit(settings.max_body),
@@ -357,6 +395,17 @@ async def _start(feed: Feed[Any]) -> None:
         await feed.fetch_first()
     except (EndpointsError, ObjectsError, PolicyFileError) as error:
         raise StartError(f"{variable(feed.name)}: {error}") from None
+
+
+def _http_auth(settings: Settings, kube: KubeClient | None) -> Middlewares:
+    """What asks who reads the HTTP ports. Raises StartError."""
+    kind, _, file = settings.http_auth.partition(":")
+    try:
+        if kind == "token":
+            return (TokenFile(Path(file)).check,)
+    except AuthError as error:
+        raise StartError(f"{variable('http_auth')}: {error}") from None
+    return (KubernetesReview(kube).check,) if kind == "kubernetes" and kube is not None else ()
 
 
 def _session_key(settings: Settings) -> bytes:

@@ -23,7 +23,10 @@ ALIASES: Final = {
 POOL: Final = ("pool-name", "pool-namespace", "endpoint-selector", "endpoint-target-ports")
 """Flags that together mean a setting."""
 
-_OWN_METRICS = "the metrics page is plain HTTP for everybody; bind it by PICKER_BIND"
+ASKS_FOR_AUTH: Final = "metrics-endpoint-auth"
+"""The flag by which that picker, unless told otherwise, asks who reads its metrics."""
+
+_OWN_METRICS = "the metrics page is plain HTTP; see PICKER_HTTP_AUTH and PICKER_BIND"
 _OWN_LOGS = "see PICKER_LOG_LEVEL and PICKER_LOG_FORMAT"
 _OWN_TLS = "TLS is 1.2 or later with gRPC's ciphers"
 _OWN_LIMITS = "messages are bounded by PICKER_MAX_BODY"
@@ -38,14 +41,13 @@ IGNORED: Final = {
     "health-checking": "health is always on both ports",
     "refresh-prometheus-metrics-interval": "gauges are read when the page is asked for",
     "metrics-staleness-threshold": "old pages are discounted step by step",
-    "metrics-endpoint-auth": _OWN_METRICS,
     "metrics-cert-dir": _OWN_METRICS,
     "metrics-client-ca-file": _OWN_METRICS,
     "grpc-max-recv-msg-size": _OWN_LIMITS,
     "grpc-max-send-msg-size": _OWN_LIMITS,
     "enable-grpc-stream-metrics": "streams are always counted",
     "enable-pprof": "there is no Go to be profiled",
-    "tracing": "no traces are sent",
+    "tracing": "the standard variables OTEL_… turn traces on",
     "allow-experimental-plugins": "a policy may name every plugin there is",
     "v": _OWN_LOGS,
     "zap-devel": _OWN_LOGS,
@@ -74,6 +76,11 @@ def parameter(flag: str) -> str:
     return flag.replace("-", "_")
 
 
+def asks_for_auth(given: Mapping[str, str]) -> bool:
+    """Whether the flags, by :func:`parameter`, ask for tokens of those who read metrics."""
+    return given.get(parameter(ASKS_FOR_AUTH), "false").strip().lower() not in ("false", "f", "0")
+
+
 def translate(
     given: Mapping[str, str], environ: Mapping[str, str] | None = None
 ) -> tuple[dict[str, str], dict[str, str]]:
@@ -82,6 +89,7 @@ def translate(
     Raises FlagsError.
     """
     settings = dict(given)
+    settings.pop(parameter(ASKS_FOR_AUTH), None)
     _translate_pool(settings, os.environ if environ is None else environ)
     for flag, setting in ALIASES.items():
         value = settings.pop(parameter(flag), None)

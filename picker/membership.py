@@ -45,6 +45,13 @@ def membership(settings: Settings) -> str:
     return next(name for name in MEMBERSHIP if getattr(settings, name) is not None)
 
 
+def pool_name(settings: Settings) -> str:
+    """What metrics call the pool: the name of the object it is made from."""
+    service = settings.service.service if settings.service else None
+    named = settings.pool or service or settings.ray_service or settings.ray_cluster
+    return named.name if named is not None else "default"
+
+
 def members(settings: Settings, kube: KubeClient | None) -> Members:
     """The sources that the settings name. ``kube`` is there for what is asked of the Kubernetes API."""
     found = _members(settings, kube)

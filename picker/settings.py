@@ -129,6 +129,17 @@ def _readable_file(value: Path) -> Path:
         raise ValueError(f"cannot be read ({error.strerror})") from None
 
 
+def _http_auth(value: str) -> str:
+    """``none``, ``kubernetes``, or ``token:`` and a file that can be read."""
+    kind, _, file = value.partition(":")
+    kind = kind.strip().lower()
+    if kind == "token" and file.strip():
+        return f"token:{_readable_file(Path(file.strip()))}"
+    if kind in ("none", "kubernetes") and not file:
+        return kind
+    raise ValueError("should be none, token:FILE or kubernetes")
+
+
 def _writable_folder(value: Path) -> Path:
     if not os.access(value.parent, os.W_OK | os.X_OK):
         raise ValueError("should be in a folder that can be written to")
@@ -177,6 +188,16 @@ class Settings(BaseModel):
     grpc_port: Port = Field(9002, description="port of ext_proc and gRPC health", examples=["9002"])
     health_port: Port = Field(9003, description="port of gRPC health alone", examples=["9003"])
     metrics_port: Port = Field(9090, description="port of /metrics, /healthz, /readyz", examples=["9090"])
+    admin: bool = Field(default=True, description="serve the live page, explain and top", examples=["false"])
+    admin_port: Port = Field(9091, description="port of the live page, explain and top", examples=["9091"])
+    admin_bind: Annotated[str, AfterValidator(_ip_address)] = Field(
+        "127.0.0.1", description="IP address of the live page", examples=["127.0.0.1"]
+    )
+    http_auth: Annotated[str, AfterValidator(_http_auth)] = Field(
+        "none",
+        description="whom HTTP answers: none (all), token:FILE, kubernetes",
+        examples=["token:/etc/picker/token"],
+    )
 
     endpoints: Annotated[tuple[PoolMember, ...], BeforeValidator(_comma_separated)] | None = Field(
         None,
@@ -275,6 +296,12 @@ class Settings(BaseModel):
         examples=["/etc/picker/tls"],
     )
 
+    client_ca: Annotated[Path, AfterValidator(_readable_file)] | None = Field(
+        None,
+        description="PEM file; ext_proc wants clients it signed",
+        examples=["/etc/picker/clients.crt"],
+    )
+
     metrics_interval: PositiveSeconds | None = Field(
         None, description="time between two scrapes [per dialect]", examples=["1s"]
     )
@@ -316,13 +343,22 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _own_ports(self) -> Self:
         seen: dict[int, str] = {}
-        for name in ("grpc_port", "health_port", "metrics_port"):
+        for name in ("grpc_port", "health_port", "metrics_port", *(("admin_port",) if self.admin else ())):
             port: int = getattr(self, name)
             if port and port in seen:
                 raise SettingsError(
                     f"{variable(name)} is {port}, which is also {variable(seen[port])}; give it another port"
                 )
             seen[port] = name
+        return self
+
+    @model_validator(mode="after")
+    def _certificates_need_tls(self) -> Self:
+        if self.client_ca is not None and not self.secure_serving:
+            raise SettingsError(
+                f"{variable('client_ca')} needs TLS, which {variable('secure_serving')}=false turns off;"
+                " unset one"
+            )
         return self
 
     @model_validator(mode="after")

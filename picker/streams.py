@@ -80,11 +80,39 @@ class Observer(Protocol):
         """A fault of the picker itself was caught."""
 
 
+class Counted(Protocol):
+    """A request that was sent, for whoever counts requests."""
+
+    def first_token(self) -> None:
+        """The first byte of the answer's body was seen."""
+
+    def ended(self, end: Outcome) -> None:
+        """Its end was seen, or will not be seen. Called once."""
+
+
+class Requests(Protocol):
+    """Who counts requests by what they ask for."""
+
+    def picked(self, asked: Question, endpoint: str, began: float) -> Counted:
+        """A request was sent to ``endpoint``; its first message came at ``began`` of ``perf_counter``."""
+
+    def refused(self, asked: Question | None, status: int) -> None:
+        """A request was refused."""
+
+
+class Traces(Protocol):
+    """Who sends a span for each decision."""
+
+    def decided(self, asked: Question, seconds: float, *, endpoint: str, refused: str) -> None:
+        """A decision was made just now; where there is no endpoint, ``refused`` says why."""
+
+
 @dataclass(slots=True)
 class Streams:
     """What all streams of a process share; a transport calls it for each new stream.
 
-    A fault in ``surroundings.resolve`` leaves the request as its client wrote it.
+    A fault in ``surroundings.resolve`` leaves the request as its client wrote it. ``received`` counts the
+    gateway's messages, ``echoed`` those of them that went straight back, unread.
     """
 
     routing: Routing
@@ -94,6 +122,10 @@ class Streams:
     budget: BodyBudget
     decision_timeout: float
     surroundings: Surroundings = field(default_factory=Surroundings)
+    requests: Requests | None = None
+    traces: Traces | None = None
+    received: int = 0
+    echoed: int = 0
 
     def __post_init__(self) -> None:
         resolve = self.surroundings.resolve
@@ -120,7 +152,17 @@ class Streams:
 class ExtProcStream:
     """The handler of one stream (see :class:`picker.serving.contract.Handler`)."""
 
-    __slots__ = ("_pending", "_session", "_shared", "_stream", "_ticket", "_timer")
+    __slots__ = (
+        "_began",
+        "_counted",
+        "_pending",
+        "_session",
+        "_shared",
+        "_stream",
+        "_ticket",
+        "_timer",
+        "_traced",
+    )
 
     def __init__(self, shared: Streams, stream: Stream) -> None:
         self._shared = shared
@@ -129,6 +171,9 @@ class ExtProcStream:
         self._ticket: Ticket | None = None
         self._pending: Pending | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._began = time.perf_counter()
+        self._counted: Counted | None = None
+        self._traced = False
 
     @property
     def carries_body(self) -> bool:
@@ -137,6 +182,7 @@ class ExtProcStream:
 
     def received(self, message: bytes) -> None:
         """Take one message of the gateway."""
+        self._shared.received += 1
         try:
             self._carry_out(self._session.receive(message))
         except Exception:  # noqa: BLE001 - logged there
@@ -165,14 +211,14 @@ class ExtProcStream:
         for effect in effects:  # grows while it runs: an answered question causes further effects
             if type(effect) is Send:
                 if effect.soon:
+                    self._shared.echoed += 1
                     self._stream.send_soon(effect.segments)
                 else:
                     self._stream.send(effect.segments)
             elif type(effect) is Ask:
                 effects += self._ask(effect)
             elif type(effect) is FirstToken:
-                if self._ticket is not None:
-                    self._shared.routing.first_token(self._ticket, self._shared.loop.time())
+                self._first_token()
             elif type(effect) is Ended:
                 self._ended(effect.outcome)
             elif type(effect) is Done:
@@ -181,6 +227,12 @@ class ExtProcStream:
                 self._cancel()
             else:
                 self._shared.observer.not_rewritten(effect.reason)
+
+    def _first_token(self) -> None:
+        if self._ticket is not None:
+            self._shared.routing.first_token(self._ticket, self._shared.loop.time())
+        if self._counted is not None:
+            self._counted.first_token()
 
     def _ask(self, ask: Ask) -> list[Effect]:
         shared = self._shared
@@ -213,16 +265,36 @@ class ExtProcStream:
         if isinstance(answer, Decision):
             self._ticket = answer.ticket
             if not ask.provisional:
-                self._decided(ask, seconds)
+                self._decided(answer, ask, seconds)
         else:
             self._ticket = None
+            self._trace(ask.question, seconds, refused=answer.reason)
         return self._session.decided(answer)
 
-    def _decided(self, ask: Ask, seconds: float) -> None:
-        self._shared.observer.decided(seconds, simplest=ask.simplest)
-        resolved = self._shared.surroundings.resolve is not None
-        if resolved and ask.question.model != ask.question.incoming_model:
-            self._shared.observer.rewritten()
+    def _decided(self, decision: Decision, ask: Ask, seconds: float) -> None:
+        """Tell everybody of a decision that stays."""
+        shared, question, endpoint = self._shared, ask.question, decision.endpoints[0]
+        shared.observer.decided(seconds, simplest=ask.simplest)
+        resolved = shared.surroundings.resolve is not None
+        if resolved and question.model != question.incoming_model:
+            shared.observer.rewritten()
+        if shared.requests is not None:
+            self._counted = shared.requests.picked(question, endpoint, self._began)
+        if shared.traces is not None:
+            self._trace(question, seconds, endpoint=endpoint)
+        if log.isEnabledFor(logging.DEBUG):
+            _log_decision(decision, question, seconds)
+
+    def _trace(self, question: Question, seconds: float, *, endpoint: str = "", refused: str = "") -> None:
+        """Send the request's span; a fault there is not the request's."""
+        if self._shared.traces is None:
+            return
+        self._traced = True
+        try:
+            self._shared.traces.decided(question, seconds, endpoint=endpoint, refused=refused)
+        except Exception:
+            log.exception("a span could not be made")
+            self._shared.observer.internal_error("traces")
 
     def _decided_late(self, answer: Answer, ask: Ask, began: float) -> list[Effect]:
         self._pending = None
@@ -248,18 +320,42 @@ class ExtProcStream:
                 cached=usage.cached_tokens or 0,
                 completion=usage.completion_tokens or 0,
             )
+        if self._counted is not None:
+            counted, self._counted = self._counted, None
+            counted.ended(outcome)
         if self._ticket is not None:
             ticket, self._ticket = self._ticket, None
             self._shared.routing.ended(ticket, outcome, self._shared.loop.time())
 
     def _finish(self, done: Done) -> None:
         if done.refusal is not None:
-            self._shared.observer.refused(done.refusal.reason)
-            _log_refusal(done.refusal, self._session.question)
+            self._refused(done.refusal, self._session.question)
         if done.error:
             self._stream.abort(done.error)
         else:
             self._stream.finish()
+
+    def _refused(self, refusal: Refusal, question: Question | None) -> None:
+        """Tell everybody of a refusal, which may be the session's own, before any decision."""
+        self._shared.observer.refused(refusal.reason)
+        if self._shared.requests is not None:
+            self._shared.requests.refused(question, refusal.status)
+        if question is not None and not self._traced:
+            self._trace(question, 0.0, refused=refusal.reason)
+        _log_refusal(refusal, question)
+
+
+def _log_decision(decision: Decision, question: Question, seconds: float) -> None:
+    """Say what was chosen, at debug. How often is up to :class:`picker.observe.logs.SampleFilter`."""
+    fields = {
+        "endpoints": ",".join(decision.endpoints),
+        "path": question.path,
+        "model": question.model,
+        "prompt_tokens": question.prompt_tokens,
+        "microseconds": round(seconds * 1e6),
+        "request_id": question.headers.get("x-request-id", ""),
+    }
+    log.debug("request is sent", extra={"fields": fields})
 
 
 def _log_refusal(refusal: Refusal, question: Question | None) -> None:

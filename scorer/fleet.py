@@ -244,6 +244,14 @@ class Fleet:
         """The slot of an endpoint of the pool, by ``ip:port``."""
         return self._by_address.get(address)
 
+    def cluster_of(self, address: str) -> str:
+        """The RayCluster of an endpoint of the pool; empty for one without, or for none of the pool."""
+        slot = self._by_address.get(address) if self.clusters else None
+        if slot is None:
+            return ""
+        index = int(self.cluster[slot.row])
+        return self.clusters[index] if index != NO_CLUSTER else ""
+
     def slot_at(self, index: int) -> Slot:
         """The slot with the present generation of a row."""
         return Slot(index, self._generations[index])
@@ -294,6 +302,10 @@ class Fleet:
     def holders(self, model: str) -> NDArray[np.int8]:
         """For each row whether the model is in use there, waited for, or neither (0). Not to be changed."""
         return self._holders.get(model, self._no_holders)
+
+    def names_model(self, model: str) -> bool:
+        """Whether the page of any endpoint names this adapter or multiplexed model."""
+        return model in self._holders
 
     def _forget_models(self, row: int) -> None:
         for name in self.models[row] | self.waiting_models[row]:

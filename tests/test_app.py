@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ import pytest
 
 from bench.rig.picker import Picker
 from picker.extproc._generated.external_processor_pb2 import ProcessingResponse
+from picker.serving.tls import self_signed
 from tests.endpoints.test_ray_head import Head, applications
 from tests.endpoints.test_ray_head import running as running_head
 from tests.extproc.gateway import message
@@ -217,3 +219,27 @@ async def test_a_path_goes_to_the_replicas_of_its_application_as_the_ray_head_te
             for _ in range(5):
                 assert await destination(picker, "/chat/completions?x=1") == "127.0.0.1:30001"
                 assert await destination(picker, "/embed") == "127.0.0.1:30002"
+
+
+async def test_metrics_for_who_shows_the_token_only(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret")
+    async with running(tmp_path, PICKER_HTTP_AUTH=f"token:{token}") as (picker, _):
+        assert await picker.metrics() == "show a token: Authorization: Bearer …\n"
+
+
+async def test_clients_need_a_certificate_where_a_ca_is_given(tmp_path: Path) -> None:
+    chain, _ = self_signed()
+    (tmp_path / "ca.crt").write_bytes(chain)
+    settings = {"PICKER_SECURE_SERVING": "true", "PICKER_CLIENT_CA": str(tmp_path / "ca.crt")}
+    async with running(tmp_path, 0, **settings) as (picker, _):
+        host, port = picker.address.split(":")
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with pytest.raises(ConnectionError):
+            async with asyncio.timeout(DEADLINE):
+                reader, _ = await asyncio.open_connection(host, int(port), ssl=context)
+                if not await reader.read():
+                    raise ConnectionResetError
+        log = (tmp_path / "picker.log").read_text()
+    assert "give it one that PICKER_CLIENT_CA has signed" in log

@@ -10,7 +10,7 @@ import pytest
 
 import picker
 from picker import cli
-from picker.llm_d_flags import ALIASES, IGNORED, POOL
+from picker.llm_d_flags import ALIASES, ASKS_FOR_AUTH, IGNORED, POOL
 from picker.observe import logs
 from picker.settings import Settings, flag
 
@@ -203,22 +203,67 @@ def test_flags_of_the_llm_d_picker_are_not_in_the_help(capsys: pytest.CaptureFix
     with pytest.raises(SystemExit):
         cli.main(["serve", "--help"])
     text = capsys.readouterr().out
-    assert not any(f"--{flag} " in text for flag in (*ALIASES, *POOL, *IGNORED))
+    assert not any(f"--{flag} " in text for flag in (*ALIASES, *POOL, ASKS_FOR_AUTH, *IGNORED))
+
+
+def shown_help(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(args)
+    assert not caught.value.code
+    return capsys.readouterr().out
 
 
 def test_every_setting_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["serve", "--help"])
-    text = capsys.readouterr().out
+    text = shown_help(capsys, "serve", "--help-all")
     assert all(f"{flag(name)} " in text for name in Settings.model_fields)
+    assert all(f"{heading}:" in text for heading in cli.SECTIONS.values())
+    assert max(map(len, text.splitlines())) <= 80
 
 
-def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["serve", "--help"])
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 60
+@pytest.mark.parametrize("command", [[], *([name] for name in sorted(cli._group.commands))])
+def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    lines = shown_help(capsys, *command, "--help").splitlines()
+    assert len(lines) <= 45
     assert max(map(len, lines)) <= 80
+
+
+def test_common_settings_are_in_the_short_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(Settings.model_fields) > cli.COMMON
+    assert set(Settings.model_fields) > set(cli.SECTIONS)
+    text = shown_help(capsys, "serve", "--help")
+    assert all(f"{flag(name)} " in text for name in cli.COMMON)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("srve", "no such command 'srve'; did you mean serve?"),
+        ("gatway", "did you mean gateway?"),
+        ("xyz", "there are check-config, explain, gateway, replay, serve, top"),
+    ],
+)
+def test_a_wrong_command_suggests_the_nearest(
+    capsys: pytest.CaptureFixture[str], wrong: str, says: str
+) -> None:
+    assert says in refused(capsys, wrong)
+
+
+@pytest.mark.parametrize(
+    ("flags", "warned"),
+    [
+        (["--metrics-endpoint-auth"], True),
+        (["-metrics-endpoint-auth=true"], True),
+        (["--metrics-endpoint-auth=false"], False),
+        (["--metrics-endpoint-auth", "--http-auth=kubernetes"], False),
+        ([], False),
+    ],
+)
+def test_who_asked_for_tokens_is_told_that_none_are_asked_for(
+    app: ModuleType, caplog: pytest.LogCaptureFixture, flags: list[str], warned: bool
+) -> None:
+    assert started(app, "--endpoints=10.0.0.1:80", *flags) == 0
+    assert any("which PICKER_HTTP_AUTH=kubernetes checks" in text for text in caplog.messages) == warned
+    assert len(caplog.messages) == warned
 
 
 def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

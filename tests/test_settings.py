@@ -50,12 +50,44 @@ def test_a_default_as_shown_is_a_value_that_can_be_given() -> None:
 
 
 def test_an_example_as_shown_is_a_value_that_can_be_given() -> None:
-    needs_files = ("endpoints_file", "objects_file", "config_file", "cert_path", "eds_file")
+    needs_files = (
+        *("endpoints_file", "objects_file", "config_file", "cert_path", "client_ca", "eds_file"),
+        "http_auth",
+    )
     for name, field in Settings.model_fields.items():
         if name not in needs_files:
             assert field.examples
             pool = {} if name in MEMBERSHIP else {"PICKER_POOL": "default/llm"}
             load({}, pool | {variable(name): str(field.examples[0])})
+
+
+@pytest.mark.parametrize("wrong", ["maybe", "token", "token:", "none:x", "kubernetes:x"])
+def test_who_reads_pages_is_one_of_three(wrong: str) -> None:
+    said = refused(POOL | {"PICKER_HTTP_AUTH": wrong})
+    assert "should be none, token:FILE or kubernetes" in said
+
+
+def test_a_token_file_is_read_beforehand(tmp_path: Path) -> None:
+    said = refused(POOL | {"PICKER_HTTP_AUTH": f"token:{tmp_path / 'gone'}"})
+    assert "cannot be read (No such file or directory)" in said
+    (tmp_path / "token").write_text("x")
+    environ = POOL | {"PICKER_HTTP_AUTH": f"Token: {tmp_path / 'token'}"}
+    assert load({}, environ).http_auth == f"token:{tmp_path / 'token'}"
+
+
+def test_client_certificates_need_tls(tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_text("x")
+    environ = POOL | {"PICKER_CLIENT_CA": str(tmp_path / "ca.crt"), "PICKER_SECURE_SERVING": "false"}
+    assert refused(environ).startswith("PICKER_CLIENT_CA needs TLS")
+
+
+def test_the_live_page_has_a_port_of_its_own_if_it_is_on() -> None:
+    told = load({}, POOL)
+    assert (told.admin, told.admin_port, told.admin_bind) == (True, 9091, "127.0.0.1")
+    assert "PICKER_ADMIN_PORT is 9090, which is also PICKER_METRICS_PORT" in refused(
+        POOL | {"PICKER_ADMIN_PORT": "9090"}
+    )
+    load({}, POOL | {"PICKER_ADMIN_PORT": "9090", "PICKER_ADMIN": "false"})
 
 
 def test_a_flag_goes_before_the_variable() -> None:

@@ -13,6 +13,7 @@ from picker.extproc.bodies import BodyBudget
 from picker.extproc.session import SessionOptions, Surroundings
 from picker.objects.rules import Objects
 from picker.observe.prometheus import Metrics
+from picker.observe.requests import RequestSeries
 from picker.routing.router import Router
 from picker.streams import Streams
 from scorer.prefix import PrefixIndex
@@ -69,6 +70,7 @@ class Requests:
             budget=BodyBudget(1 << 30),
             decision_timeout=1.0,
             surroundings=Surroundings(resolve=Objects(rng).resolve, new_request_id=_request_id),
+            requests=RequestSeries(fleet),
         )
         modes = (DUPLEX, DUPLEX) if mode == "duplex" else (BUFFERED, NONE)
         self._before = [

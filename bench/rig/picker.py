@@ -41,6 +41,7 @@ class Picker(Program):
             "PICKER_GRPC_PORT": grpc,
             "PICKER_HEALTH_PORT": health,
             "PICKER_METRICS_PORT": metrics,
+            "PICKER_ADMIN_PORT": "0",
             "PICKER_SECURE_SERVING": "false",
             "PICKER_DRAIN_DELAY": "0s",
             "PICKER_DRAIN_TIMEOUT": "5s",

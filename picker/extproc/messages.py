@@ -135,6 +135,10 @@ def _is_metadata_context(rest: bytes) -> bool:
     return rest[0] == _METADATA_CONTEXT and length_at(rest, 1)[0] == len(rest)
 
 
+ECHO_BYTES: Final = 10
+"""What :func:`echo_of_chunk` puts around a chunk, at least; around one of 118 bytes or more a few further."""
+
+
 def echo_of_chunk(message: bytes, beside: bytes) -> bytes | None:
     """The streamed answer that passes a response's chunk on as it came. None: it is not the usual one.
 

@@ -57,7 +57,7 @@ class ResponseSide:
     ``mode`` is the gateway's body mode for responses, set before anything else happens. Whoever reads
     the metadata sets ``served``, and ``balanced`` where they are a load balancer's at all. ``told``:
     headers to set on it for the client. Who sees the response end sets ``is_over``. Until ``body_seen``,
-    the first bytes go to :meth:`first_chunk` too.
+    the first bytes go to :meth:`first_chunk` too. ``size`` counts the body's bytes that passed by.
     """
 
     __slots__ = (
@@ -72,6 +72,7 @@ class ResponseSide:
         "is_over",
         "mode",
         "served",
+        "size",
         "told",
     )
 
@@ -88,6 +89,7 @@ class ResponseSide:
         self._retry_after: float | None = None
         self._body: ResponseBody | None = None
         self.body_seen = False
+        self.size = 0
 
     @property
     def is_awaited(self) -> bool:
@@ -113,7 +115,9 @@ class ResponseSide:
     def outcome(self, cause: Cause) -> Outcome:
         """How the request ended."""
         usage = self._body.usage if self._body is not None else None
-        return Outcome(cause, self._status, self.served, self._back_pressure, self._retry_after, usage)
+        return Outcome(
+            cause, self._status, self.served, self._back_pressure, self._retry_after, usage, self.size
+        )
 
     # What happens to it.
 
@@ -141,6 +145,7 @@ class ResponseSide:
     def body(self, data: memoryview, *, end: bool) -> list[Effect]:
         """Take a piece of the body."""
         self.begun = True
+        self.size += len(data)
         if self._body is None:
             self._body = ResponseBody(self.mode, self._options.chunk_limit, {})
         return self._body.pass_on(data, end=end)

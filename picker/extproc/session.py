@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from picker.extproc.effects import Done, Ended, FirstToken, Send
 from picker.extproc.messages import (
+    ECHO_BYTES,
     HEADERS_TAGS,
     REQUEST_HEADERS,
     RESPONSE_BODY,
@@ -99,6 +100,7 @@ class Session:
         if self._echoing:
             answer = echo_of_chunk(message, self._beside)
             if answer is not None:
+                self._response.size += len(answer) - ECHO_BYTES
                 return [Send((answer,), soon=True)]
         if self._done:
             return []

@@ -79,11 +79,22 @@ class Objects:
         self._generic: _Draw | None = None
         for rewrite in sorted(objects.rewrites, key=lambda rewrite: rewrite.created):
             for rule in rewrite.rules:
-                draw = _Draw(rule.targets)
+                draw = _Draw(rule.targets, rewrite.name)
                 for model in rule.models:
                     self._exact.setdefault(model, draw)
                 if not rule.models and self._generic is None:
                     self._generic = draw
+        draws = [*self._exact.values(), *([self._generic] if self._generic is not None else [])]
+        self._names = frozenset(self._exact).union(*(draw.models for draw in draws))
+
+    def names(self, model: str) -> bool:
+        """Whether any rule is for this model or asks for it."""
+        return model in self._names
+
+    def rewrite_of(self, model: str, target: str) -> str:
+        """The name of the object whose rule makes one model the other; empty if a header did."""
+        draw = self._exact.get(model, self._generic)
+        return draw.rewrite if draw is not None and target in draw.models else ""
 
     def resolve(self, question: Question) -> None:
         """Set the question's priority, and the model to ask for.
@@ -103,20 +114,21 @@ class Objects:
 class _Draw:
     """The targets of a rule, drawn by weight; alike if none has one. Beside weights, one without has none."""
 
-    __slots__ = ("_cumulative", "_models")
+    __slots__ = ("_cumulative", "models", "rewrite")
 
-    def __init__(self, targets: Sequence[Target]) -> None:
+    def __init__(self, targets: Sequence[Target], rewrite: str) -> None:
+        self.rewrite = rewrite
         weights = {target: target.weight or 0 for target in targets}
         if not any(weights.values()):
             weights = dict.fromkeys(targets, 1)
         drawn = [target for target in targets if weights[target]]
-        self._models = [target.model for target in drawn]
+        self.models = [target.model for target in drawn]
         self._cumulative = list(accumulate(weights[target] for target in drawn))
 
     def model(self, rng: Random) -> str:
-        if len(self._models) == 1:
-            return self._models[0]
-        return rng.choices(self._models, cum_weights=self._cumulative)[0]
+        if len(self.models) == 1:
+            return self.models[0]
+        return rng.choices(self.models, cum_weights=self._cumulative)[0]
 
 
 def _said(headers: Mapping[str, str], names: Sequence[str]) -> str:

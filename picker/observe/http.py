@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
     from prometheus_client.registry import Collector
 
+    from picker.observe.auth import Middlewares
     from picker.observe.prometheus import Metrics
 
 _END = b"# EOF\n"
@@ -27,10 +28,13 @@ class MetricsServer:
     ``ready`` is asked for each ``/readyz``. ``/healthz`` says no more than that the event loop turns.
     """
 
-    def __init__(self, place: Place, metrics: Metrics, ready: Callable[[], bool]) -> None:
+    def __init__(
+        self, place: Place, metrics: Metrics, ready: Callable[[], bool], *, middlewares: Middlewares = ()
+    ) -> None:
         self._http = HttpPort(place)
         self._registry = metrics.registry
         self._ready = ready
+        self._middlewares = middlewares
 
     @property
     def port(self) -> int:
@@ -39,7 +43,7 @@ class MetricsServer:
 
     async def start(self) -> None:
         """Open the port. Raises :class:`picker.observe.http_port.HttpError`."""
-        app = web.Application()
+        app = web.Application(middlewares=self._middlewares)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)

@@ -1,4 +1,4 @@
-"""What the picker tells about itself on its own metrics page. All names begin with ``picker_``.
+"""What the picker tells about itself on its own metrics page. Its own names begin with ``picker_``.
 
 The hot path counts in plain numbers, or touches only children that were bound to their labels
 beforehand. What can be read off the fleet is read when a page is asked for, never kept twice. Label
@@ -38,6 +38,9 @@ MOST_REASONS = 32
 """Distinct values of one label, before the rest is counted as ``other``."""
 
 DECISION_BUCKETS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.25)
+_SCHEDULER_BUCKETS = frozenset(
+    (*map(str, (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)), "+Inf")
+)
 _SCRAPE_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 _M = TypeVar("_M", bound=MetricWrapperBase)
@@ -77,6 +80,7 @@ class Metrics:
         self._slower = [0] * (len(DECISION_BUCKETS) + 1)
         """Decisions by the bucket they fall into, not cumulated; the last is of those beyond all."""
         self._decision_seconds = 0.0
+        self._unread = 0
         registry.register(_OwnCollector(self))
         self._refusals = _Bound(
             Counter("picker_refusals", "Requests refused.", ["reason"], registry=registry),
@@ -150,6 +154,7 @@ class Metrics:
     def scraped(self, result: str, seconds: float) -> None:
         """A page was fetched and read, with what result (``ok``, ``timeout``, …)."""
         self._scrape_seconds[result].observe(seconds)
+        self._unread += result != "ok"
 
     def unreadable(self, reason: str) -> None:
         """A body told no model. What follows a colon in the reason varies from body to body."""
@@ -218,6 +223,14 @@ class Metrics:
         name = "picker_decision_duration_seconds"
         buckets = list(zip(bounds, accumulate(self._slower), strict=True))
         yield HistogramMetricFamily(name, _OWN_HELP[name], buckets=buckets, sum_value=self._decision_seconds)
+        # The same under llm-d's name, whose bounds are all among ours.
+        named = [bucket for bucket in buckets if bucket[0] in _SCHEDULER_BUCKETS]
+        name = "llm_d_epp_scheduler_e2e_duration_seconds"
+        yield HistogramMetricFamily(name, _OWN_HELP[name], buckets=named, sum_value=self._decision_seconds)
+        name = "llm_d_epp_datalayer_poll_errors"
+        errors = CounterMetricFamily(name, _OWN_HELP[name], labels=["source_type"])
+        errors.add_metric(["metrics-data-source"], self._unread)
+        yield errors
 
 
 class _OwnCollector(Collector):
@@ -240,6 +253,8 @@ _OWN_HELP = {
     "picker_streams_open": "ext_proc streams open now.",
     "picker_decisions": "Decisions: picked, simplest (picked after the deadline), refused.",
     "picker_decision_duration_seconds": "From the question to the pick.",
+    "llm_d_epp_scheduler_e2e_duration_seconds": "[ALPHA] From the question to the pick.",
+    "llm_d_epp_datalayer_poll_errors": "[ALPHA] Pages of endpoints that could not be had or read.",
 }
 
 

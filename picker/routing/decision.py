@@ -40,7 +40,8 @@ class Outcome:
     ``served`` is the ``ip:port`` that the gateway reports to have served ("" if it does not say).
     ``back_pressure`` is true where the endpoint said that it is full (Ray's back-pressure text, or
     a 503/429 with Retry-After); ``retry_after`` is then in seconds, if given. ``usage`` is what the
-    answer's body says it used, where bodies are seen and say so.
+    answer's body says it used, where bodies are seen and say so. ``body_bytes`` of the answer passed by
+    (of many small chunks, up to a few bytes too many for each).
     """
 
     cause: Cause
@@ -49,6 +50,12 @@ class Outcome:
     back_pressure: bool = False
     retry_after: float | None = None
     usage: Usage | None = None
+    body_bytes: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether the end was seen, and was not one by breaking off, as far as can be told."""
+        return self.cause is Cause.COMPLETE or self.cause is Cause.CLOSED
 
 
 class Ticket(Protocol):

@@ -8,9 +8,12 @@ Before proxies nothing is compared: which engine is behind them is not the picke
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from picker.inference.question import BYTES_PER_TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +36,33 @@ _DISTRUSTED = 0.05
 """Below that the endpoint is taken to cache nothing."""
 
 
+class Hits:
+    """How much of the prompts the chosen endpoints were believed to hold, for whoever tells it.
+
+    ``ratios`` and ``lengths`` (bytes) are counts by bucket, the last beyond all bounds. The bounds are those
+    of the reference picker's histograms.
+    """
+
+    __slots__ = ("length_sum", "lengths", "ratio_sum", "ratios")
+
+    ratio_bounds = tuple(tenth / 10 for tenth in range(11))
+    length_bounds = (0.0, *(float(1 << power) for power in range(4, 17)))
+
+    def __init__(self) -> None:
+        self.ratios = [0] * (len(self.ratio_bounds) + 1)
+        self.lengths = [0] * (len(self.length_bounds) + 1)
+        self.ratio_sum = self.length_sum = 0.0
+
+    def add(self, matched: float, tokens: float) -> None:
+        """Count a decision: of ``tokens`` of the prompt, ``matched`` are held."""
+        ratio = min(1.0, matched / tokens)
+        self.ratios[bisect_left(self.ratio_bounds, ratio)] += 1
+        self.ratio_sum += ratio
+        length = matched * BYTES_PER_TOKEN
+        self.lengths[bisect_left(self.length_bounds, length)] += 1
+        self.length_sum += length
+
+
 class Prefixes:
     """An index, or none (then nothing ever matches), and how well it foresaw what answers told."""
 
@@ -49,10 +79,16 @@ class Prefixes:
         self._tenants: dict[int, Slot] = {}
         """Whose entries each row of the index has."""
         self._version = -1
+        self.hits = Hits()
         self._trust: dict[Slot, float] = {}
         """Where answers told less than was expected: told over expected."""
         self.expected_tokens = self.told_tokens = 0
         """Cached tokens of all answers that told them: as expected at the decision, and as told."""
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of a block and an endpoint that can match."""
+        return self._index.pairs if self._index is not None else 0
 
     def sync(self) -> None:
         """Forget endpoints that are gone, if the fleet changed since the last call."""
@@ -102,6 +138,8 @@ class Prefixes:
                 self._set_capacity(slot)
             entry.blocks, entry.matched = blocks, matched
             entry.added = self._index.insert(slot.row, blocks)
+            if entry.prompt_tokens:
+                self.hits.add(matched, entry.prompt_tokens)
 
     def take_back(self, entry: Entry) -> None:
         """The endpoint did not compute the prompt."""

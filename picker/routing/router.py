@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from picker.inference.question import Question
     from picker.routing.clusters import Turn
     from picker.routing.decision import Answer, Outcome, Ticket, Visibility
+    from picker.routing.prefixes import Hits
     from scorer.contract import Rows
     from scorer.fleet import Fleet, Slot
     from scorer.prefix import PrefixIndex
@@ -116,6 +117,16 @@ class Router:
     def told_cached_tokens(self) -> int:
         """Of the same answers: how many they told."""
         return self._prefixes.told_tokens
+
+    @property
+    def prefix_hits(self) -> Hits:
+        """How much of the prompts the chosen endpoints were believed to hold."""
+        return self._prefixes.hits
+
+    @property
+    def indexed_blocks(self) -> int:
+        """Pairs of a block of a prompt and an endpoint that is believed to hold it."""
+        return self._prefixes.pairs
 
     def ask(
         self,

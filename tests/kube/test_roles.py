@@ -231,7 +231,7 @@ async def test_a_role_may_name_the_objects(cluster: Cluster, namespace: Namespac
 
 
 async def test_so_it_is_for_the_weights_of_a_route(cluster: Cluster, namespace: Namespace) -> None:
-    picker = await cluster.start(overlay("sidecar"), ROUTE_NEEDS, **route_env(namespace))
+    picker = await cluster.start(overlay("sidecar"), rules_of(ROUTE_NEEDS), **route_env(namespace))
     await picker.ready()
     await picker.picks(POD)
     assert picker.log("error", "warning") == []
@@ -304,7 +304,9 @@ async def test_a_missing_verb_is_one_line_and_no_crash(
 async def test_weights_that_may_not_be_listed_are_one_line_and_waited_for(
     cluster: Cluster, namespace: Namespace
 ) -> None:
-    picker = await cluster.start(overlay("sidecar"), ROUTE_NEEDS - {("list", ROUTES)}, **route_env(namespace))
+    picker = await cluster.start(
+        overlay("sidecar"), rules_of(ROUTE_NEEDS - {("list", ROUTES)}), **route_env(namespace)
+    )
     assert ROUTES in (await picker.error())["mend"]
     assert await picker.status("readyz") == HTTPStatus.SERVICE_UNAVAILABLE
     assert await picker.status("healthz") == HTTPStatus.OK

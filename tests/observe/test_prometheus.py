@@ -43,6 +43,10 @@ def test_counts_decisions_and_why_requests_were_refused(metrics: Metrics) -> Non
     assert value(metrics, "picker_decision_duration_seconds_count") == 3
     assert value(metrics, "picker_decision_duration_seconds_bucket", le="0.0002") == 0
     assert value(metrics, "picker_decision_duration_seconds_bucket", le="0.0005") == 3
+    name = "llm_d_epp_scheduler_e2e_duration_seconds"
+    assert value(metrics, f"{name}_count") == 3
+    assert value(metrics, f"{name}_bucket", le="0.0005") == 3
+    assert value(metrics, f"{name}_bucket", le="0.15") is None, "the published bounds"
 
 
 def test_counts_scrapes_by_result(metrics: Metrics) -> None:
@@ -50,6 +54,7 @@ def test_counts_scrapes_by_result(metrics: Metrics) -> None:
     metrics.scraped("timeout", 1.0)
     assert value(metrics, "picker_scrape_duration_seconds_count", result="ok") == 1
     assert value(metrics, "picker_scrape_duration_seconds_sum", result="timeout") == 1.0
+    assert value(metrics, "llm_d_epp_datalayer_poll_errors_total", source_type="metrics-data-source") == 1
 
 
 def test_counts_rewritten_models_and_tokens(metrics: Metrics) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 import tempfile
@@ -12,6 +13,35 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from picker.serving.tls import Certificates, CertificateStore
+
+
+_log = logging.getLogger(__name__)
+
+_NO_CERTIFICATE = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
+"""OpenSSL's reason."""
+
+
+class _ToldRefusals(ssl.SSLObject):
+    """The server's end of a handshake that says why it refuses a client, which asyncio keeps to itself."""
+
+    def do_handshake(self) -> None:
+        """As far as it goes. Raises what it raises."""
+        try:
+            super().do_handshake()
+        except ssl.SSLCertVerificationError as error:
+            _tell_refusal(error.verify_message)
+            raise
+        except ssl.SSLError as error:
+            if error.reason == _NO_CERTIFICATE:
+                _tell_refusal("it has none")
+            raise
+
+
+def _tell_refusal(why: str) -> None:
+    _log.warning(
+        "a client is refused for its certificate; give it one that PICKER_CLIENT_CA has signed",
+        extra={"fields": {"error": why}},
+    )
 
 
 def server_context(store: CertificateStore) -> ssl.SSLContext:
@@ -44,6 +74,7 @@ def _context(certificates: Certificates) -> ssl.SSLContext:
     if certificates.client_ca is not None:
         context.load_verify_locations(cadata=certificates.client_ca.decode("ascii", "ignore"))
         context.verify_mode = ssl.CERT_REQUIRED
+        context.sslobject_class = _ToldRefusals
     return context
 
 
