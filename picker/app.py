@@ -29,6 +29,8 @@ from picker.objects.file import follow_objects
 from picker.objects.kube import follow_pool_objects
 from picker.objects.manifest import ObjectsError
 from picker.objects.rules import Objects
+from picker.observatory import Observatory
+from picker.observe.admin import AdminServer
 from picker.observe.auth import AuthError, KubernetesReview, TokenFile
 from picker.observe.breakers import BreakerLog
 from picker.observe.http import MetricsServer
@@ -140,6 +142,9 @@ class App:
             clusters=self._clusters,
         )
         self._policy: Policy | None = None
+        self._policy_problem = ""
+        """Why the policy file cannot be used as it is now."""
+        self._roster: Roster | None = None
         self._policy_means = policy_means(random.Random(), _session_key(settings))  # noqa: S311 - as above
         self._objects = Objects(random.Random())  # noqa: S311 - spreads requests, guards nothing
         self._health = Health()
@@ -240,16 +245,53 @@ class App:
             stack.push_async_callback(probes.stop, 0)
             await metrics_server.start()
             stack.push_async_callback(metrics_server.stop)
+            if settings.admin:
+                admin = self._admin_server(http_auth)
+                await admin.start()
+                stack.push_async_callback(admin.stop)
         except (ServingError, HttpError) as error:
             raise StartError(str(error)) from None
         return port
+
+    def _admin_server(self, http_auth: Middlewares) -> AdminServer:
+        settings = self._settings
+        place = Place(
+            settings.admin_bind, settings.admin_port, variable("admin_bind"), variable("admin_port")
+        )
+        observatory = Observatory(
+            self._fleet,
+            self._router,
+            self._metrics,
+            self._loop.time,
+            policy=lambda: (self._policy_name(), self._policy_problem),
+            name_of=self._name_of,
+            resolve=self._objects.resolve,
+            weights=lambda: self._clusters.weights,
+        )
+        return AdminServer(place, observatory, middlewares=http_auth)
+
+    def _policy_name(self) -> str:
+        settings = self._settings
+        if settings.config_file is not None:
+            return str(settings.config_file)
+        return variable("config_text") if settings.config_text is not None else "built in"
+
+    def _name_of(self, address: str) -> str:
+        """What the source of members calls an endpoint."""
+        slot = self._fleet.slot_of(address)
+        if slot is None or self._roster is None or slot not in self._roster.endpoints:
+            return ""
+        return self._roster.endpoints[slot].name
+
+    def _complain(self, problem: str) -> None:
+        self._policy_problem = problem
 
     def _feeds(self, scraper: Scraper, streams: Streams, kube: KubeClient | None) -> list[Feed[Any]]:
         """What comes from outside and changes while we run, by the setting that names it."""
         settings = self._settings
         named = membership(settings)
         source, weights = members(settings, kube)
-        roster = self._roster(scraper)
+        roster = self._roster = self._make_roster(scraper)
         feeds: list[Feed[Any]] = [Feed(named, source.sets, roster.apply, remote=named in REMOTE)]
         if weights is not None:
             remote = settings.http_route is not None  # those of a RayService come with its endpoints
@@ -262,7 +304,9 @@ class App:
             feeds.append(Feed("objects of the pool", follow_pool, self._apply_objects, remote=True))
         apply_policy = partial(self._apply_policy, streams)
         if settings.config_file is not None:
-            follow_file = partial(follow_policy, settings.config_file, self._policy_means)
+            follow_file = partial(
+                follow_policy, settings.config_file, self._policy_means, on_complaint=self._complain
+            )
             feeds.append(Feed("config_file", follow_file, apply_policy))
         elif settings.config_text is not None:
             apply_policy(self._given_policy(settings.config_text))
@@ -292,7 +336,7 @@ class App:
             clock=self._loop.time,
         )
 
-    def _roster(self, scraper: Scraper) -> Roster:
+    def _make_roster(self, scraper: Scraper) -> Roster:
         def removed(slot: Slot, _endpoint: Endpoint) -> None:
             scraper.forget(slot)
 

@@ -21,7 +21,7 @@ from scorer.plugins.plugin import Means
 from scorer.policy import InUse, Policy, build
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterator
     from pathlib import Path
 
     from scorer.document import Value
@@ -125,12 +125,17 @@ def _scalar(node: yaml.ScalarNode, place: str) -> Value:
 
 
 def follow_policy(
-    path: Path, given: Means, *, interval: float = POLL_INTERVAL
+    path: Path,
+    given: Means,
+    *,
+    interval: float = POLL_INTERVAL,
+    on_complaint: Callable[[str], None] = lambda _: None,
 ) -> AsyncGenerator[Policy, None]:
     """Give the file's policy at first and after every change that decides otherwise.
 
-    While the file cannot be used the last good policy stays, and each mistake is logged once. Raises
-    PolicyFileError instead of the first policy.
+    While the file cannot be used the last good policy stays, and each mistake is logged once;
+    ``on_complaint`` is told it, and "" when the file can be used again. Raises PolicyFileError instead of the
+    first policy.
     """
     last: Policy | None = None
 
@@ -139,7 +144,8 @@ def follow_policy(
         last = parse_policy(raw, str(path), given, last)
         return last
 
-    return WatchedFile(path, parse, PolicyFileError, interval=interval).contents()
+    watched = WatchedFile(path, parse, PolicyFileError, interval=interval, on_complaint=on_complaint)
+    return watched.contents()
 
 
 def check(path: Path) -> Policy:

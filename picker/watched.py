@@ -30,6 +30,8 @@ class WatchedFile(Generic[T]):
 
     The file is polled by its status: that needs no library, and works alike for writing in place, for
     replacing by rename, for the symlinks a Kubernetes ConfigMap is mounted by, and on network mounts.
+
+    ``on_complaint`` is told why the file cannot be used, and "" when it can be again.
     """
 
     def __init__(
@@ -39,9 +41,11 @@ class WatchedFile(Generic[T]):
         error: type[Exception],
         *,
         interval: float = POLL_INTERVAL,
+        on_complaint: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._path = path
         self._error = error
+        self._complain = on_complaint
         self._interval = interval
         self._watch = Watch(path, parse, error)
 
@@ -61,6 +65,7 @@ class WatchedFile(Generic[T]):
             except self._error as error:
                 if str(error) != complaint:
                     complaint = str(error)
+                    self._complain(complaint)
                     log.error(  # noqa: TRY400  a mistake in a file, not one of ours: no traceback
                         "a watched file cannot be used; its last good content stays",
                         extra={"fields": {"error": complaint}},
@@ -70,6 +75,7 @@ class WatchedFile(Generic[T]):
                 continue
             if complaint:
                 complaint = ""
+                self._complain("")
                 log.info("a watched file can be used again", extra={"fields": {"file": str(self._path)}})
             if content != last:
                 last = content

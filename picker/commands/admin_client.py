@@ -20,7 +20,6 @@ admin_option = click.option(
     "--admin",
     default="127.0.0.1:9091",
     metavar="HOST:PORT",
-    envvar="PICKER_ADMIN",
     help="the running picker's admin port [127.0.0.1:9091]",
 )
 token_option = click.option(
