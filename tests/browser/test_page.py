@@ -77,6 +77,7 @@ class Scene:
                 "path": "/v1/chat/completions",
                 "model": self.model,
                 "prompt_tokens": 50,
+                "matched_tokens": 32.0,
                 "endpoint": "10.0.0.1:8000",
                 "refused": "",
             }
