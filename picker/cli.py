@@ -146,7 +146,7 @@ class _Command(click.Command):
                 formatter.write_dl(records)
 
 
-def _help_all(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001 - click's call
+def _help_all(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
     """Show the help with the flag of every setting, and end."""
     if not asked or context.resilient_parsing:
         return
