@@ -30,6 +30,7 @@ from picker.objects.kube import follow_pool_objects
 from picker.objects.manifest import ObjectsError
 from picker.objects.rules import Objects
 from picker.observatory import Observatory
+from picker.observe import traces
 from picker.observe.admin import AdminServer
 from picker.observe.auth import AuthError, KubernetesReview, TokenFile
 from picker.observe.breakers import BreakerLog
@@ -164,6 +165,7 @@ class App:
             feeds = self._feeds(scraper, streams, kube)
             for feed in feeds:
                 stack.push_async_callback(feed.close)
+            streams.traces = _traces(stack)
             tasks = await stack.enter_async_context(Background())
             for feed in feeds:
                 if not feed.remote:
@@ -439,6 +441,20 @@ async def _start(feed: Feed[Any]) -> None:
         await feed.fetch_first()
     except (EndpointsError, ObjectsError, PolicyFileError) as error:
         raise StartError(f"{variable(feed.name)}: {error}") from None
+
+
+def _traces(stack: contextlib.AsyncExitStack) -> traces.Traces | None:
+    """Spans of decisions, where OpenTelemetry's variables ask for them. Raises StartError."""
+    if not traces.wanted():
+        return None
+    try:
+        started = traces.start()
+    except traces.TracesError as error:
+        raise StartError(str(error)) from None
+    # In a thread, as it waits for the collector to have the last of them.
+    stack.push_async_callback(asyncio.to_thread, started.close)
+    log.info("traces of decisions are sent")
+    return started
 
 
 def _http_auth(settings: Settings, kube: KubeClient | None) -> Middlewares:

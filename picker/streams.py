@@ -346,7 +346,7 @@ class ExtProcStream:
 
 
 def _log_decision(decision: Decision, question: Question, seconds: float) -> None:
-    """Say what was chosen, at debug. How often is up to :class:`picker.observe.logs.SampleFilter`."""
+    """Say what was chosen; of many that are logged, a few a second are written."""
     fields = {
         "endpoints": ",".join(decision.endpoints),
         "path": question.path,
@@ -355,7 +355,7 @@ def _log_decision(decision: Decision, question: Question, seconds: float) -> Non
         "microseconds": round(seconds * 1e6),
         "request_id": question.headers.get("x-request-id", ""),
     }
-    log.debug("request is sent", extra={"fields": fields})
+    log.debug("request is sent", extra={"fields": fields, "sampled": True})
 
 
 def _log_refusal(refusal: Refusal, question: Question | None) -> None:

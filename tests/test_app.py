@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from uuid import UUID
 import grpc.aio  # type: ignore[import-untyped]
 import pytest
 
+from bench.rig.child import ChildError
 from bench.rig.picker import Picker
 from picker.extproc._generated.external_processor_pb2 import ProcessingResponse
 from picker.serving.tls import self_signed
@@ -19,6 +21,7 @@ from tests.endpoints.test_ray_head import Head, applications
 from tests.endpoints.test_ray_head import running as running_head
 from tests.extproc.gateway import message
 from tests.metrics.rig import Server, http
+from tests.support.collector import collector
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -221,6 +224,35 @@ async def test_a_path_goes_to_the_replicas_of_its_application_as_the_ray_head_te
                 assert await destination(picker, "/embed") == "127.0.0.1:30002"
 
 
+async def test_spans_of_decisions_are_sent_before_the_process_ends(tmp_path: Path) -> None:
+    with collector() as (address, received):
+        async with running(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=address) as (picker, _):
+            parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+            await ask(picker, traceparent=parent)
+    (request,) = received
+    (span,) = request.resource_spans[0].scope_spans[0].spans
+    assert (span.name, span.trace_id.hex()) == ("pick endpoint", "4bf92f3577b34da6a3ce929d0e0e4736")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER='zipkin' is not known"),
+        ({"PICKER_HTTP_AUTH": "token:/dev/null"}, "PICKER_HTTP_AUTH: /dev/null is empty"),
+        (
+            {"PICKER_HTTP_AUTH": "kubernetes", "KUBECONFIG": "/nowhere"},
+            "PICKER_HTTP_AUTH: no access to the Kubernetes API",
+        ),
+    ],
+)
+async def test_what_keeps_it_from_starting_is_one_line(
+    tmp_path: Path, settings: dict[str, str], says: str
+) -> None:
+    with pytest.raises(ChildError, match=says):
+        async with running(tmp_path, 0, **settings):
+            pass
+
+
 async def test_metrics_for_who_shows_the_token_only(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret")
@@ -236,10 +268,10 @@ async def test_clients_need_a_certificate_where_a_ca_is_given(tmp_path: Path) ->
         host, port = picker.address.split(":")
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        with pytest.raises(ConnectionError):
-            async with asyncio.timeout(DEADLINE):
-                reader, _ = await asyncio.open_connection(host, int(port), ssl=context)
-                if not await reader.read():
-                    raise ConnectionResetError
+        async with asyncio.timeout(DEADLINE):
+            reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        writer.close()
         log = (tmp_path / "picker.log").read_text()
     assert "give it one that PICKER_CLIENT_CA has signed" in log

@@ -7,6 +7,8 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pytest
+
 from picker.extproc.bodies import BodyBudget
 from picker.extproc.session import SessionOptions, Surroundings
 from picker.routing.decision import Cause, Decision, Outcome, Refusal
@@ -16,8 +18,6 @@ from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    import pytest
 
     from picker.inference.question import Question
     from picker.routing.decision import Answer, Pending, Ticket, Visibility
@@ -249,6 +249,91 @@ async def test_a_refusal_is_counted_and_logged_with_what_identifies_the_request(
     assert it.observer.counted == ["opened", "rejected-no-endpoints"]
     [record] = caplog.records
     assert record.__dict__["fields"]["request_id"] == "1-2-3"
+
+
+@dataclass
+class Told:
+    """Takes spans, and what is counted by model."""
+
+    told: list[tuple[object, ...]] = field(default_factory=list)
+    error: Exception | None = None
+
+    def decided(self, asked: Question, _seconds: float, *, endpoint: str, refused: str) -> None:
+        self.told.append((asked.path, endpoint, refused))
+        if self.error is not None:
+            raise self.error
+
+    def picked(self, asked: Question, endpoint: str, _began: float) -> Told:
+        self.told.append((asked.model, endpoint))
+        return self
+
+    def refused(self, asked: Question | None, status: int) -> None:
+        self.told.append((asked and asked.model, status))
+
+    def first_token(self) -> None:
+        self.told.append(("first token",))
+
+    def ended(self, end: Outcome) -> None:
+        self.told.append((end.cause,))
+
+
+async def test_a_decision_that_stays_is_one_span() -> None:
+    it, spans = rig(pick("10.0.0.1:8000"), pick("10.0.0.2:8000")), Told()
+    it.streams.traces = spans
+    it.stream.received(message("request_headers", headers=POST, modes="buffered/none"))
+    assert spans.told == []
+    it.stream.received(message("request_body", body=b'{"model": "m", "messages": ["hello"]}', end=True))
+    it.stream.closed(clean=False)
+    assert spans.told == [("/v1/chat/completions", "10.0.0.2:8000", "")]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_refusal_is_one_span_whoever_refuses(strict: bool) -> None:
+    it, spans = rig(Refusal(503, "rejected-no-endpoints", "none"), strict=strict), Told()
+    it.streams.traces = spans
+    it.stream.received(message("request_headers", headers=POST))
+    it.stream.received(message("request_body", body=b"not json", end=True))
+    reason = "unreadable-body" if strict else "rejected-no-endpoints"
+    assert spans.told == [("/v1/chat/completions", "", reason)]
+
+
+async def test_a_span_that_cannot_be_made_is_not_the_requests_fault(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    it, spans = rig(pick()), Told(error=ZeroDivisionError())
+    it.streams.traces = spans
+    it.stream.received(message("request_headers", headers=GET, end=True))
+    assert b"10.0.0.1:8000" in it.wire.sent[0]
+    assert it.observer.counted == ["opened", "picked", "internal error: traces"]
+    assert caplog.messages == ["a span could not be made"]
+
+
+async def test_requests_are_counted_from_the_decision_to_the_end() -> None:
+    it, counts = rig(pick()), Told()
+    it.streams.requests = counts
+    it.stream.received(message("request_headers", headers=POST))
+    it.stream.received(message("request_body", body=BODY, end=True))
+    it.stream.received(message("response_headers", headers={":status": "200"}))
+    it.stream.received(message("response_body", body=b"a"))
+    it.stream.received(message("response_body", body=b"b"))
+    assert (it.streams.received, it.streams.echoed) == (5, 1)
+    it.stream.received(message("response_body", body=b"c", end=True))
+    it.stream.closed(clean=True)
+    assert counts.told == [("llama", "10.0.0.1:8000"), ("first token",), (Cause.COMPLETE,)]
+
+
+async def test_decisions_are_logged_at_debug_only(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    it = rig(pick(), pick())
+    headers = GET | {"x-request-id": "1-2-3"}
+    it.stream.received(message("request_headers", headers=headers, end=True))
+    assert caplog.records == []
+    caplog.set_level(logging.DEBUG, "picker.streams")
+    it.stream_again().received(message("request_headers", headers=headers, end=True))
+    (record,) = [record for record in caplog.records if record.name == "picker.streams"]
+    assert vars(record)["sampled"] is True
+    assert vars(record)["fields"]["request_id"] == "1-2-3"
+    assert vars(record)["fields"]["endpoints"] == "10.0.0.1:8000"
 
 
 async def test_what_cannot_be_read_is_counted_and_routed_all_the_same() -> None:

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from aiohttp.typedefs import Middleware
+
     from picker.kube.client import Json, KubeClient
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-    Middlewares = tuple[Callable[[web.Request, Handler], Awaitable[web.StreamResponse]], ...]
+    Middlewares = tuple[Middleware, ...]
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +92,7 @@ REVIEW_TIMEOUT = 5.0
 """Seconds that the API server has for both of its answers."""
 MOST_REVIEWS = 4
 """Asked about at once: whoever shows many made-up tokens must not flood the API server."""
-_TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
+_TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
 _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _READ_METRICS = {"path": "/metrics", "verb": "get"}
 """What one has to be allowed to read any page of ours, as the ClusterRoles of Prometheus have it. Not the

@@ -7,7 +7,10 @@ Convention for every room::
 
 * The message is a constant; what varies goes into ``fields``. Repeats of one message are counted
   and left out (:class:`RepeatFilter`), which works only if it is the same text each time. Repeats
-  about different endpoints (the field ``endpoint``) are counted apart.
+  about different endpoints (the field ``endpoint``), or for different reasons (``reason``, which is one of
+  our own few), are counted apart.
+* What is logged for each request at debug carries ``extra={"sampled": True}`` beside its fields: a few of
+  them a second are written.
 * Fields need no escaping by the caller: the formatters pass each value through :func:`shown`, so
   nothing a client or an endpoint sent can forge a line, colour a terminal or fill a disk. Such a
   value inside a *message* or an error's text is to be wrapped in :func:`shown` by whoever builds it.
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "text", "json"]
 
+SAMPLES = 20
+"""Of the same sampled record, those that are written each second."""
 _VALUE_LIMIT = 256
 _MESSAGE_LIMIT = 2048
 _TRACEBACK_FRAMES = 12
@@ -62,7 +67,8 @@ class RepeatFilter(logging.Filter):
     """Lets through the first few of the same warning in each period and counts the rest.
 
     The next one let through carries the count in the field ``suppressed``. Records below WARNING
-    pass. The memory is bounded: the message not heard for longest is forgotten.
+    pass, but for those that are ``sampled``: of these SAMPLES are let through each second. The memory
+    is bounded: the message not heard for longest is forgotten.
     """
 
     def __init__(
@@ -82,10 +88,15 @@ class RepeatFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is to be written."""
-        if record.levelno < logging.WARNING:
-            return True
         fields = _fields(record)
-        key = (record.name, record.levelno, record.msg, str(fields.get("endpoint", "")))
+        if record.levelno >= logging.WARNING:
+            burst, period = self._burst, self._period
+            about = str(fields.get("endpoint", "") or fields.get("reason", ""))
+        elif getattr(record, "sampled", False):
+            burst, period, about = SAMPLES, 1.0, ""
+        else:
+            return True
+        key = (record.name, record.levelno, record.msg, about)
         now = self._clock()
         heard = self._heard.get(key)
         if heard is None:
@@ -93,11 +104,11 @@ class RepeatFilter(logging.Filter):
             if len(self._heard) > self._memory:
                 self._heard.popitem(last=False)
         self._heard.move_to_end(key)
-        if now - heard.since >= self._period:
+        if now - heard.since >= period:
             if heard.suppressed:
                 record.fields = {**fields, "suppressed": heard.suppressed}
             heard.since, heard.count, heard.suppressed = now, 0, 0
-        if heard.count >= self._burst:
+        if heard.count >= burst:
             heard.suppressed += 1
             return False
         heard.count += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
+from collections import defaultdict
 from io import BytesIO
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ def body(model: str) -> bytes:
 
 async def summed(it: Gateway) -> dict[str, float]:
     """Every series of a page that the official parser reads, by name, over all its labels."""
-    found: Counter[str] = Counter()
+    found: defaultdict[str, float] = defaultdict(float)
     for family in text_string_to_metric_families(await it.picker.metrics()):
         for sample in family.samples:
             found[sample.name] += sample.value

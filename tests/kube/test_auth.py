@@ -37,7 +37,7 @@ async def until(review: KubernetesReview, token: str, verdict: _Verdict) -> None
     """A binding counts after some milliseconds."""
 
     async def asked() -> None:
-        while await review._review(token) is not verdict:
+        while await review._review(token) is not verdict:  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.02)
 
     await asyncio.wait_for(asked(), DEADLINE)
@@ -71,7 +71,7 @@ async def test_the_picker_needs_the_role_that_the_error_names(
     server: ApiServer, limited: KubeClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     review = KubernetesReview(limited)
-    with pytest.raises(Exception, match="503|Service Unavailable"):
+    with pytest.raises(Exception, match="Service Unavailable"):
         await review._verdict("made-up")
     (record,) = caplog.records
     assert vars(record)["fields"]["mend"].endswith("to the ClusterRole system:auth-delegator")

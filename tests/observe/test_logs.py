@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from picker.observe.logs import JsonFormatter, RepeatFilter, TextFormatter, configure, shown
+from picker.observe.logs import SAMPLES, JsonFormatter, RepeatFilter, TextFormatter, configure, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,6 +121,29 @@ def test_repeats_are_counted_and_left_out() -> None:
     late = record("scrape failed", endpoint="a")
     assert repeats.filter(late)
     assert vars(late)["fields"] == {"endpoint": "a", "suppressed": 3}
+
+
+def test_refusals_for_different_reasons_are_counted_apart() -> None:
+    repeats = RepeatFilter(burst=1, clock=lambda: 0.0)
+    passed = [repeats.filter(record("request refused", reason=reason)) for reason in "aab"]
+    assert passed == [True, False, True]
+
+
+def test_of_sampled_records_some_are_written_each_second() -> None:
+    now = 0.0
+    repeats = RepeatFilter(clock=lambda: now)
+
+    def sampled(endpoint: str) -> logging.LogRecord:
+        one = record("request is sent", logging.DEBUG, endpoint=endpoint)
+        one.sampled = True
+        return one
+
+    passed = [repeats.filter(sampled(str(number))) for number in range(3 * SAMPLES)]
+    assert passed == [True] * SAMPLES + [False] * 2 * SAMPLES
+    now = 1.0
+    late = sampled("x")
+    assert repeats.filter(late)
+    assert vars(late)["fields"] == {"endpoint": "x", "suppressed": 2 * SAMPLES}
 
 
 def test_repeats_forget_the_message_not_heard_for_longest() -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -15,6 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from picker.inference.question import Question
 from picker.observe import traces
 from picker.observe.traces import Traces, TracesError
+from tests.support.collector import collector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,26 +102,11 @@ def test_what_cannot_be_sent_is_told(
 
 
 def test_spans_arrive_at_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
-    received: list[ExportTraceServiceRequest] = []
-
-    class Collector(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            request = ExportTraceServiceRequest()
-            request.ParseFromString(self.rfile.read(int(self.headers["content-length"])))
-            received.append(request)
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    with HTTPServer(("127.0.0.1", 0), Collector) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    with collector() as (address, received):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
         spans = traces.start()
         spans.decided(ASKED, 0.001, endpoint="10.0.0.1:8000", refused="")
         spans.close()
-        server.shutdown()
     (request,) = received
     (resource,) = request.resource_spans
     assert resource.resource.attributes[-1].value.string_value or resource.resource.attributes

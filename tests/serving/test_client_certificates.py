@@ -84,8 +84,7 @@ class Door:
                 await call.write(b"hello")
                 return bool(await call.read() == b"hello")
             except grpc.aio.AioRpcError as error:
-                assert error.code() == grpc.StatusCode.UNAVAILABLE
-                return False
+                return bool(error.code() != grpc.StatusCode.UNAVAILABLE)
 
 
 @pytest.fixture
