@@ -23,6 +23,7 @@ from tests.kube.manifests import (
     install_kinds,
     kubectl,
     overlay,
+    verbs,
 )
 from tests.support.kube.server import RefusedError
 
@@ -285,3 +286,20 @@ def test_its_pods_are_allowed_where_only_restricted_ones_are(
     assert all(
         container["securityContext"]["readOnlyRootFilesystem"] for container in objects.pod["containers"]
     )
+
+
+def test_the_doors_of_the_http_ports_come_with_their_rights(tmp_path: Path) -> None:
+    component = os.path.relpath(K8S / "components" / "http-auth", tmp_path)
+    base = os.path.relpath(K8S / "base", tmp_path)
+    (tmp_path / "kustomization.yaml").write_text(
+        f"namespace: inference\nresources: [{base}]\ncomponents: [{component}]\n"
+    )
+    made = built(tmp_path)
+    assert made.environment("inference")["PICKER_HTTP_AUTH"] == "kubernetes"
+    asks = made.one("ClusterRole", "picker-http-auth")
+    assert verbs(asks["rules"]) == {
+        ("create", "tokenreviews.authentication.k8s.io"),
+        ("create", "subjectaccessreviews.authorization.k8s.io"),
+    }
+    (subject,) = made.one("ClusterRoleBinding")["subjects"]
+    assert subject == {"kind": "ServiceAccount", "name": "picker", "namespace": "inference"}
