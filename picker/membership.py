@@ -72,7 +72,7 @@ def _members(settings: Settings, kube: KubeClient | None) -> Members:
         source = service if named is None else EnrichedSource(named, service.details)
         return Members(source, weights or service.weights)
     if settings.ray_head is not None:
-        head = RayHead(settings.ray_head)
+        head = RayHead(settings.ray_head, token_file=settings.ray_token_file)
         if named is None:
             return Members(RayHeadSource(head, metrics_target_port=port))
         return Members(EnrichedSource(named, lambda: head_details(head)), weights)

@@ -234,6 +234,9 @@ class Settings(BaseModel):
         description="the pool, or more on it: http://host:8265",
         examples=["http://10.0.0.1:8265"],
     )
+    ray_token_file: Annotated[Path, AfterValidator(_readable_file)] | None = Field(
+        None, description="token of that Ray head, read each time", examples=["/etc/ray/auth_token"]
+    )
     http_route: KubernetesObject | None = Field(
         None,
         description="weights of clusters: an HTTPRoute's name",
@@ -379,6 +382,14 @@ class Settings(BaseModel):
         if self.config_file is not None and self.config_text is not None:
             both = f"{variable('config_file')} and {variable('config_text')}"
             raise SettingsError(f"{both} both give the policy; unset one")
+        return self
+
+    @model_validator(mode="after")
+    def _token_is_for_a_head(self) -> Self:
+        if self.ray_token_file is not None and self.ray_head is None:
+            raise SettingsError(
+                f"{variable('ray_token_file')} is for a Ray head: set {_example('ray_head')}, or unset it"
+            )
         return self
 
     @model_validator(mode="after")

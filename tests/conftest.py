@@ -11,10 +11,17 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+# Not how long a test takes, only what it finds: a machine may be as busy as it likes.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 SEQUENCE = "sequence"
 _NO_SKIPS = os.environ.get("NO_SKIPS") == "1"

@@ -52,7 +52,7 @@ def test_a_default_as_shown_is_a_value_that_can_be_given() -> None:
 def test_an_example_as_shown_is_a_value_that_can_be_given() -> None:
     needs_files = (
         *("endpoints_file", "objects_file", "config_file", "cert_path", "client_ca", "eds_file"),
-        "http_auth",
+        *("http_auth", "ray_token_file"),
     )
     for name, field in Settings.model_fields.items():
         if name not in needs_files:
@@ -177,6 +177,14 @@ def test_other_pairs_are_two_sources(named: tuple[str, ...]) -> None:
     assert refused(dict.fromkeys(named, "default/llm")).startswith(" and ".join(named))
 
 
+def test_a_token_is_for_a_ray_head(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.touch()
+    token = {"PICKER_RAY_TOKEN_FILE": str(file)}
+    assert load({}, token | {"PICKER_RAY_HEAD": "http://head:8265"}).ray_token_file == file
+    assert "PICKER_RAY_TOKEN_FILE is for a Ray head" in refused(POOL | token)
+
+
 @pytest.mark.parametrize(
     ("written", "url"),
     [
@@ -211,6 +219,7 @@ def test_the_url_of_a_ray_head(written: str, url: str) -> None:
         ("PICKER_RAY_HEAD", "ftp://head"),
         ("PICKER_RAY_HEAD", "http://user:secret@head:8265"),
         ("PICKER_RAY_HEAD", "http://head:8265/api"),
+        ("PICKER_RAY_TOKEN_FILE", "/no/such/file"),
         ("PICKER_OBJECTS_FILE", "/no/such/file"),
         ("PICKER_CONFIG_FILE", "/no/such/file"),
         ("PICKER_STRICT_BODIES", "perhaps"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from picker.endpoints.serve_api import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
+    from pathlib import Path
 
     from picker.endpoints.enriched import Enrich
     from picker.endpoints.serve_api import Target
@@ -44,6 +46,9 @@ _GONE = frozenset(("UNHEALTHY", "DRAINING", "DRAINED"))
 """States of a proxy that should get no new requests."""
 _MOST_BYTES = 32 * 2**20
 _CHUNK = 2**16
+_MOST_TOKEN_BYTES = 2**14
+_TOKEN = re.compile(rb"[!-~]+")
+_NO_HEADERS: Mapping[str, str] = {}
 _NOTHING = ServeState("", (), {})
 
 
@@ -74,12 +79,16 @@ class HeadView:
 class RayHead:
     """Asks one Ray head for its view of Serve, again and again. ``url`` is ``http://host:port``.
 
+    ``token_file`` has the token of a cluster that wants one (``RAY_AUTH_MODE=token``). It is read each time,
+    for those of service accounts are replaced every hour.
+
     What it said last stays in force while it cannot be reached, has no Serve, or has just been restarted. Its
     first answer is waited for: a gateway can do without a picker that is not ready, not with an empty pool.
     """
 
-    def __init__(self, url: str, *, pace: Pace | None = None) -> None:
+    def __init__(self, url: str, *, token_file: Path | None = None, pace: Pace | None = None) -> None:
         self._url = url.rstrip("/")
+        self._token_file = token_file
         self._pace = pace or Pace()
         self._lost = False
         self._haproxy_of: tuple[str, bool] | None = None
@@ -103,7 +112,7 @@ class RayHead:
 
     async def _look(self, session: aiohttp.ClientSession, known: HeadView) -> HeadView | None:
         try:
-            state = parse_applications(await self._get(session, f"{self._url}{APPLICATIONS_PATH}"))
+            state = parse_applications(await self._ask(session, APPLICATIONS_PATH))
         except (aiohttp.ClientError, TimeoutError, OSError, ServeApiError) as error:
             self._note(str(error) or "no answer in time")
             return None
@@ -116,7 +125,7 @@ class RayHead:
     async def _pages(self, session: aiohttp.ClientSession, known: HeadView) -> Mapping[str, HostPort]:
         """Where the nodes' metrics are. Older Rays do not tell; then what was known stays."""
         try:
-            return parse_metrics_targets(await self._get(session, f"{self._url}{METRICS_PATH}"))
+            return parse_metrics_targets(await self._ask(session, METRICS_PATH))
         except (aiohttp.ClientError, TimeoutError, OSError, ServeApiError):
             return known.pages
 
@@ -140,8 +149,19 @@ class RayHead:
             self._haproxy_of = (state.controller, found)
         return self._haproxy_of[1]
 
-    async def _get(self, session: aiohttp.ClientSession, url: str) -> bytes:
-        async with session.get(url, allow_redirects=False, raise_for_status=True) as response:
+    async def _ask(self, session: aiohttp.ClientSession, path: str) -> bytes:
+        """Ask the head itself, which alone gets the token."""
+        headers = _NO_HEADERS
+        if self._token_file is not None:
+            # In a thread, for a mount can hang.
+            headers = {"Authorization": f"Bearer {await asyncio.to_thread(_token, self._token_file)}"}
+        return await self._get(session, f"{self._url}{path}", headers)
+
+    async def _get(
+        self, session: aiohttp.ClientSession, url: str, headers: Mapping[str, str] = _NO_HEADERS
+    ) -> bytes:
+        sent = session.get(url, headers=headers, allow_redirects=False, raise_for_status=True)
+        async with sent as response:
             body = bytearray()
             async for chunk in response.content.iter_chunked(_CHUNK):
                 body += chunk
@@ -160,6 +180,15 @@ class RayHead:
             )
         else:
             log.info("the Ray head tells again who serves", extra={"fields": {"head": self._url}})
+
+
+def _token(path: Path) -> str:
+    """The token in a file. Raises OSError, and ServeApiError for what is no token."""
+    with path.open("rb") as file:
+        content = file.read(_MOST_TOKEN_BYTES + 1).strip()
+    if len(content) > _MOST_TOKEN_BYTES or not _TOKEN.fullmatch(content):
+        raise ServeApiError(f"{path} should have one token, and nothing else")
+    return content.decode()
 
 
 class RayHeadSource:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
 FAST = Pace(interval=0.01, retry=0.01, answer=5.0, empty=3600.0)
 
@@ -57,13 +59,18 @@ class Head:
         self.pages: object = []
         self.asked = 0
         self.url = ""
+        self.token = ""
 
-    async def applications(self, _request: web.Request) -> web.Response:
+    async def applications(self, request: web.Request) -> web.Response:
         self.asked += 1
-        return self._response(self.answer)
+        return self._response(self.answer if self._may_ask(request) else 401)
 
-    async def metrics(self, _request: web.Request) -> web.Response:
-        return self._response(self.pages)
+    async def metrics(self, request: web.Request) -> web.Response:
+        return self._response(self.pages if self._may_ask(request) else 401)
+
+    def _may_ask(self, request: web.Request) -> bool:
+        wanted = f"Bearer {self.token}" if self.token else None
+        return request.headers.get("Authorization") == wanted
 
     def _response(self, answer: object) -> web.Response:
         if isinstance(answer, int):
@@ -312,3 +319,39 @@ class TestBesideAnotherSource:
         head.url = "http://127.0.0.1:1"
         async with Follower(self.enriched(head, "10.0.0.1:8000")) as follower:
             assert await follower.next() == ["10.0.0.1:8000"]
+
+
+class TestToken:
+    async def test_it_is_read_each_time(self, tmp_path: Path) -> None:
+        file = tmp_path / "token"
+        file.write_text("first\n")
+        async with running(Head()) as head:
+            head.token = "first"
+            asked = RayHead(head.url, token_file=file, pace=FAST)
+            async with Follower(RayHeadSource(asked)) as follower:
+                assert await follower.next() == ["10.0.0.1:8000"]
+                head.token = "second"
+                head.answer = applications("10.0.0.2:8000")
+                await head.asked_again()
+                file.write_text("second")
+                assert await follower.next() == ["10.0.0.2:8000"]
+
+    @pytest.mark.parametrize("content", [None, b"", b"two words", b"two\nlines", b"\xff", b"x" * 20_000])
+    async def test_what_is_no_token_is_told_and_never_shown(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None
+    ) -> None:
+        file = tmp_path / "token"
+        if content is not None:
+            file.write_bytes(content)
+        head = RayHead("http://127.0.0.1:1", token_file=file, pace=FAST)
+        views = asyncio.create_task(anext(head.views()))
+
+        async def told() -> bool:
+            return bool(caplog.records)
+
+        await eventually(told)
+        views.cancel()
+        await asyncio.gather(views, return_exceptions=True)
+        (error,) = [vars(record)["fields"]["error"] for record in caplog.records]
+        assert str(file) in error
+        assert "two" not in error.removeprefix(str(file))
