@@ -77,9 +77,9 @@ def test_a_run_that_was_cut_off_leaves_nothing_half_written(tmp_path: Path) -> N
         Results(tmp_path, pool).run(many)
     assert {path.suffix for path in tmp_path.iterdir()} == {".json"}
     assert len(list(tmp_path.iterdir())) == 16
-    with Counting() as pool:
-        assert len(Results(tmp_path, pool).run(many)) == 20
-        assert pool.ran == many[16:]
+    with Counting() as whole:
+        assert len(Results(tmp_path, whole).run(many)) == 20
+        assert whole.ran == many[16:]
 
 
 @pytest.mark.parametrize(
