@@ -37,9 +37,9 @@ def markdown(runs: Runs, knees: Mapping[str, float], seeds: int) -> str:
 
 def _goals(runs: Runs) -> Iterator[str]:
     yield "## Loads with published figures\n"
-    yield "TTFT p90 in ms, ours also as a share of others', and with headers at once as a share of its own; hit"
-    yield "rates of llm-d default, of ours, and the ideal. *Settled*: without the first fifth of the requests,"
-    yield "since sessions all begin at the same moment.\n"
+    yield "TTFT p90 in ms, ours also as a share of others', and with headers at once as a share of its own;"
+    yield "hit rates of llm-d default, of ours, and the ideal. *Settled*: without the first fifth of the"
+    yield "requests, since sessions all begin at the same moment.\n"
     heads = ("trace, load", "round robin", "least request", "llm-d default", "ours", "of round robin")
     yield f"| {' | '.join((*heads, 'of llm-d', 'of the better', 'headers at once', 'hit rates'))} |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
