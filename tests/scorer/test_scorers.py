@@ -117,10 +117,10 @@ def test_tokens_of_other_pickers_are_taken_from_pages_where_those_tell() -> None
     fleet.own_tokens[:5] = 100.0
     fleet.scraped_load[:5] = [8, 4, 8, 8, np.nan]
     fleet.own_at_page[:5] = [2, 4, 2, 2, 2]
-    fleet.queue[:5] = [4, 4, np.nan, 4, 4]
+    fleet.queue[:5] = [4, 4, np.nan, 4, np.nan]
     fleet.fetched_at[3] = NOW - IGNORED_AGE
     # Of four that wait three are others', with 200 tokens each, and a quarter of what the guess says: 300;
-    # all are ours; a page without a queue, one that is too old, and one without a load: the guess.
+    # all are ours; a page without a queue, one that is too old, and one that tells nothing: the guess.
     expected = [100 + 0.75 * 600 + 75, 100 + 75, 400, 400, 400]
     assert waiting_tokens(fleet, all_rows(fleet), NOW).tolist() == expected
     fleet.replicas = 1
