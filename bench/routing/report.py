@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PEER = "llm-d-default"
+_SMALL = 0.1
+"""Shares below are told with a digit more."""
 Key = tuple[str, str, str, str]
 """Trace, load, variant, policy."""
 Runs = Mapping[Key, Sequence[Result]]
@@ -75,9 +77,8 @@ def _goal(runs: Runs, row: Published, *, settled: bool) -> Iterator[str]:
 
 def _share(ours: float, other: float, goal: float | None) -> str:
     share = ours / other
-    if goal is None:
-        return f"{share:.2f}"
-    return f"{share:.2f} ({'reaches' if share <= goal else 'misses'} {goal:g})"
+    said = f"{share:.2f}" if share >= _SMALL else f"{share:.3f}"
+    return said if goal is None else f"{said} ({'reaches' if share <= goal else 'misses'} {goal:g})"
 
 
 def _loads(runs: Runs, knees: Mapping[str, float], seeds: int) -> Iterator[str]:
