@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scorer.fleet import MODEL_IN_USE, key_of
+from scorer.scorers import request_load, waiting_tokens
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,14 +82,15 @@ def model_affinity(fleet: Fleet, rows: Rows, request: Request, _now: float) -> S
     return scores
 
 
-def prefix_home(fleet: Fleet, rows: Rows, request: Request, _now: float) -> Scores | None:
+def prefix_home(fleet: Fleet, rows: Rows, request: Request, now: float) -> Scores | None:
     """Where the other pickers will have sent prompts that begin as this one does.
 
     Formula: 1 for the first home of ``fleet.prefix_key``, 0.5 for the second, 0 for the others; a home with
-    more than 1.5 times the mean of own requests (and one) or of own tokens (and half of this prompt's) is
-    none, and the next in its place. The key stands for the prompt up to the first block that less than
-    half of the endpoints hold: what is common to all (a system prompt) tells no two conversations apart, and
-    from there on a conversation has the same key at every turn, whichever picker had the turns before.
+    more than 1.5 times the mean of requests (and one) or of waiting tokens (and half of this prompt's) is
+    none, and the next in its place. Others' requests count among both as far as pages show them. The key
+    stands for the prompt up to the first block that less than half of the endpoints hold: what is common to
+    all (a system prompt) tells no two conversations apart, and from there on a conversation has the same key
+    at every turn, whichever picker had the turns before.
     Reason: several pickers see a part of each conversation; without a word between them each would spread
     it anew, and every engine would compute it. What this picker knows to be cached counts beside it.
     Fallback: nothing for a single picker, and for prompts of less than a block.
@@ -96,8 +98,8 @@ def prefix_home(fleet: Fleet, rows: Rows, request: Request, _now: float) -> Scor
     """
     if fleet.replicas == 1 or not fleet.prefix_key:
         return None
-    own, tokens = fleet.own[rows], fleet.own_tokens[rows]
-    full = own > FULL_HOME * own.mean() + 1.0
+    load, tokens = request_load(fleet, rows, now), waiting_tokens(fleet, rows, now)
+    full = load > FULL_HOME * load.mean() + 1.0
     full |= tokens > FULL_HOME * tokens.mean() + (FULL_HOME - 1.0) * request.prompt_tokens
     ranked = ranks(fleet, rows, fleet.prefix_key)
     ranked[full] = 0

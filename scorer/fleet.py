@@ -80,6 +80,7 @@ class Fleet:
         ``full_until`` the endpoint said it is full, until then (-inf: no);
         ``slowness`` how many times longer than the middle endpoint it takes for the same work (1: as long, or
         not clearly longer); ``replicas`` how many pickers send to these endpoints, this one included;
+        ``mean_tokens`` how many uncached tokens a prompt that this picker sends has on average;
         ``cold_at`` number of the last request without any cached prefix that was sent there (-1: none);
         ``matched_tokens`` of the request *being decided*, the tokens of its prompt whose prefix the endpoint
         is believed to hold: written before a decision, of no meaning after it. Likewise ``prefix_key``, a
@@ -148,6 +149,7 @@ class Fleet:
     def __init__(self) -> None:
         self.version = 0
         self.replicas = 1
+        self.mean_tokens = 0.0
         self.prefix_key = 0
         self._addresses: list[str] = []
         self._addresses_were_read = False

@@ -10,7 +10,7 @@ import click
 
 from bench.routing import report
 from bench.routing.cache import Results
-from bench.routing.matrix import LOADS, TRACES, cells
+from bench.routing.matrix import LOADS, REQUESTS, TRACES, cells
 from picker.replay.knee import find_knee
 from picker.replay.pool import Pool
 from picker.replay.report import Row, write_picture
@@ -24,7 +24,7 @@ _TRACES = Path(__file__).parents[2] / ".." / "shared" / "traces"
 @click.command()
 @click.option("--traces", type=click.Path(exists=True, file_okay=False, path_type=Path), default=_TRACES)
 @click.option("--only", multiple=True, help="A trace's name, or a part of it.")
-@click.option("--requests", type=click.IntRange(100), default=2_000, show_default=True)
+@click.option("--requests", type=click.IntRange(100), default=REQUESTS, show_default=True)
 @click.option("--seeds", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True)
 @click.option(

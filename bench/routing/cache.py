@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).parents[2]
 _STAGE = ("picker/replay",)
-_DECIDES = ("picker/inference", "picker/routing", "picker/policy_file.py", "scorer")
+_DECIDES = ("picker/inference", "picker/policy_file.py", "scorer")
+_OURS_ALONE = ("picker/routing", "scorer/scorers.py", "scorer/affinity.py")
+"""Of what decides, that which no policy of others uses but for a constant: it changes most."""
 _BATCH = 16
 """Runs between two times that results are written down."""
 
@@ -68,16 +70,31 @@ class Results:
         return Result.from_json(fields)
 
     def _path(self, case: Case) -> Path:
-        roots = _STAGE if case.policy.name in BLIND else _STAGE + _DECIDES
-        text = f"{case!r} {_digest(roots)}"
+        text = f"{case!r} {digest_of(case.policy.name)}"
         return self._folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 
 
 @cache
-def _digest(roots: tuple[str, ...]) -> str:
+def digest_of(policy: str, root: Path = _ROOT) -> str:
+    """Of all code that a result of this policy hangs on."""
     digest = hashlib.sha256()
-    for root in roots:
-        path = _ROOT / root
-        for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
-            digest.update(file.read_bytes())
+    for file in _sources(policy, root):
+        digest.update(f"{file.relative_to(root)}\n".encode())
+        digest.update(file.read_bytes())
     return digest.hexdigest()
+
+
+def _sources(policy: str, root: Path) -> list[Path]:
+    if policy in BLIND:
+        return _files(root, _STAGE)
+    files = set(_files(root, _STAGE + _DECIDES))
+    alone = set(_files(root, _OURS_ALONE))
+    return sorted(files - alone if policy.startswith("llm-d-") else files | alone)
+
+
+def _files(root: Path, parts: tuple[str, ...]) -> list[Path]:
+    found: list[Path] = []
+    for part in parts:
+        path = root / part
+        found += [path] if path.is_file() else path.rglob("*.py")
+    return sorted(found)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from picker.replay.cases import SESSION_RATE, Case, Source
-from picker.replay.policies import BUILT_IN, OURS, PolicyName
+from picker.replay.policies import BUILT_IN, OURS, ROUND_ROBIN, PolicyName
 from picker.replay.servers import Fault
 from picker.replay.simulation import Sight
 
@@ -19,17 +19,23 @@ LOADS = (0.5, 0.8, 1.0, 1.2)
 VARIED_AT = 0.8
 RECOVERS_AFTER = 10.0
 """Seconds an endpoint fails before it serves again, four times slower than the others."""
+REQUESTS = 1_500
+"""Of a run, where the published figures do not say another number."""
 BLIND = ("round-robin", "random", "least-request")
 """They see neither pages nor tokens."""
+VARIED = ("Mooncake conversation", "miniswe", "Azure code")
+"""Traces that are also run with something different: much reuse in the open, sessions, and none."""
+VARIED_POLICIES = ("round-robin", "least-request", "llm-d-default", OURS)
 
 
 @dataclass(frozen=True, slots=True)
 class TraceOf:
-    """A trace by the name it has in the report."""
+    """A trace by the name it has in the report. ``least``: requests without which its knee does not show."""
 
     name: str
     path: str
     sessions: bool = False
+    least: int = 0
 
     def case(self, traces: Path, requests: int) -> Case:
         """A run of it, whose load is still to be set."""
@@ -38,7 +44,7 @@ class TraceOf:
             PolicyName(OURS),
             rate=SESSION_RATE if self.sessions else 1.0,
             sessions=8 if self.sessions else 0,
-            requests=requests,
+            requests=max(requests, self.least),
         )
 
 
@@ -48,8 +54,8 @@ TRACES = (
     TraceOf("miniswe", "agentic/miniswe.jsonl", sessions=True),
     TraceOf("magagent", "agentic/magagent.jsonl", sessions=True),
     TraceOf("taubench", "agentic/taubench.jsonl", sessions=True),
-    TraceOf("Azure code", "azure2023/AzureLLMInferenceTrace_code.csv"),
-    TraceOf("Azure conversation", "azure2023/AzureLLMInferenceTrace_conv.csv"),
+    TraceOf("Azure code", "azure2023/AzureLLMInferenceTrace_code.csv", least=3_000),
+    TraceOf("Azure conversation", "azure2023/AzureLLMInferenceTrace_conv.csv", least=3_000),
     TraceOf("ServeGen m-large", "servegen/language/m-large"),
 )
 
@@ -92,16 +98,24 @@ class Cell(NamedTuple):
 
 
 def varied(case: Case) -> Iterator[tuple[str, Case]]:
-    """What one load is also run with."""
+    """What one load is also run with. Policies that it makes no difference to are left out."""
+    if case.policy.name not in BLIND:
+        yield from _other_pages(case)
+    if case.policy.name == OURS:
+        yield "headers at once", replace(case, sight=Sight(first_token=False))
+    if case.policy.name != ROUND_ROBIN:
+        yield "4 pickers", replace(case, replicas=4)
+    yield "one 4x slower", replace(case, faults=(Fault(slowness=4.0),))
+    yield "one fails at once", replace(case, faults=(Fault(fails_from=0.0),))
+    if not case.sessions:  # whose run is over before
+        failed_before = Fault(slowness=4.0, fails_from=0.0, fails_until=RECOVERS_AFTER)
+        yield "one 4x slower after failing", replace(case, faults=(failed_before,))
+
+
+def _other_pages(case: Case) -> Iterator[tuple[str, Case]]:
     for age in (0.2, 1.0, 10.0):
         yield f"pages {age:g} s old", replace(case, sight=Sight(page_age=age))
     yield "pages renewed every 10 s", replace(case, sight=Sight(page_renewal=10.0))
-    yield "headers at once", replace(case, sight=Sight(first_token=False))
-    yield "4 pickers", replace(case, replicas=4)
-    yield "one 4x slower", replace(case, faults=(Fault(slowness=4.0),))
-    yield "one fails at once", replace(case, faults=(Fault(fails_from=0.0),))
-    failed_before = Fault(slowness=4.0, fails_from=0.0, fails_until=RECOVERS_AFTER)
-    yield "one 4x slower after failing", replace(case, faults=(failed_before,))
 
 
 def cells(trace: TraceOf, case: Case, knee: float) -> Iterator[Cell]:
@@ -110,8 +124,8 @@ def cells(trace: TraceOf, case: Case, knee: float) -> Iterator[Cell]:
         with_policy = replace(case, policy=PolicyName(policy))
         for load in LOADS:
             yield Cell(trace.name, f"{load:g}", "", with_policy.at_level(load * knee))
-        for variant, changed in varied(with_policy.at_level(VARIED_AT * knee)):
-            if policy not in BLIND or changed.faults:
+        if trace.name in VARIED and policy in VARIED_POLICIES:
+            for variant, changed in varied(with_policy.at_level(VARIED_AT * knee)):
                 yield Cell(trace.name, f"{VARIED_AT:g}", variant, changed)
         for row in PUBLISHED:
             if row.trace == trace.name:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from bench.routing.matrix import LOADS, PUBLISHED, TRACES, Cell, load_of
+from bench.routing.matrix import LOADS, PUBLISHED, TRACES, Cell, Published, load_of
 from picker.replay.policies import BUILT_IN, OURS
 from picker.replay.result import Result
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PEER = "llm-d-default"
+_SMALL = 0.1
+"""Shares below are told with a digit more."""
 Key = tuple[str, str, str, str]
 """Trace, load, variant, policy."""
 Runs = Mapping[Key, Sequence[Result]]
@@ -24,9 +26,9 @@ def key_of(cell: Cell) -> Key:
     return cell.trace, cell.load, cell.variant, cell.case.policy.name
 
 
-def p90(results: Sequence[Result]) -> float:
+def p90(results: Sequence[Result], *, settled: bool = False) -> float:
     """Mean over the seeds of the TTFT's 90th percentile, in ms."""
-    return 1000 * fmean(result.ttft[1] for result in results)
+    return 1000 * fmean((result.settled_ttft if settled else result.ttft)[1] for result in results)
 
 
 def markdown(runs: Runs, knees: Mapping[str, float], seeds: int) -> str:
@@ -37,35 +39,46 @@ def markdown(runs: Runs, knees: Mapping[str, float], seeds: int) -> str:
 
 def _goals(runs: Runs) -> Iterator[str]:
     yield "## Loads with published figures\n"
-    yield "TTFT p90 in ms, ours also as a share of others', and with headers at once as a share of its own.\n"
-    heads = ("trace, load", "round robin", "least request", "llm-d default", "ours")
-    yield f"| {' | '.join((*heads, 'of round robin', 'of llm-d', 'of the better', 'headers at once'))} |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "TTFT p90 in ms, ours also as a share of others', and with headers at once as a share of its own;"
+    yield "hit rates of llm-d default, of ours, and the ideal. *Settled*: without the first fifth of the"
+    yield "requests, since sessions all begin at the same moment.\n"
+    heads = ("trace, load", "round robin", "least request", "llm-d default", "ours", "of round robin")
+    yield f"| {' | '.join((*heads, 'of llm-d', 'of the better', 'headers at once', 'hit rates'))} |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for row in PUBLISHED:
-        load = load_of(row)
-        found = [
-            runs.get((row.trace, load, "", name)) for name in ("round-robin", "least-request", _PEER, OURS)
-        ]
-        if not all(found):
-            continue
-        robin, least, peer, ours = (p90(results) for results in found if results)
-        blind = runs.get((row.trace, load, "headers at once", OURS))
-        shares = (
-            _share(ours, robin, row.of_round_robin),
-            _share(ours, peer, row.of_peer),
-            _share(ours, min(robin, least), row.of_better),
-            "" if blind is None else f"{p90(blind):,.0f} ({p90(blind) / ours:.2f})",
-        )
-        times = " | ".join(f"{time:,.0f}" for time in (robin, least, peer, ours))
-        yield f"| {row.trace} {load} | {times} | {' | '.join(shares)} |"
+        yield from _goal(runs, row, settled=False)
+        if "sessions" in load_of(row):
+            yield from _goal(runs, row, settled=True)
     yield ""
+
+
+def _goal(runs: Runs, row: Published, *, settled: bool) -> Iterator[str]:
+    load = load_of(row)
+    names = ("round-robin", "least-request", _PEER, OURS)
+    found = [runs.get((row.trace, load, "", name), ()) for name in names]
+    if not all(found):
+        return
+    robin, least, peer, ours = times = [p90(results, settled=settled) for results in found]
+    blind = runs.get((row.trace, load, "headers at once", OURS))
+    at_once = p90(blind, settled=settled) if blind else 0.0
+    hits = [fmean(result.hit_rate for result in results) for results in found[2:]]
+    hits.append(fmean(result.ideal_hit_rate for result in found[3]))
+    cells = (
+        f"{row.trace} {load}{', settled' if settled else ''}",
+        *(f"{time:,.0f}" for time in times),
+        _share(ours, robin, row.of_round_robin),
+        _share(ours, peer, row.of_peer),
+        _share(ours, min(robin, least), row.of_better),
+        f"{at_once:,.0f} ({at_once / ours:.2f})" if at_once else "",
+        " / ".join(f"{hit:.3f}" for hit in hits) if hits[2] else "no reuse",
+    )
+    yield f"| {' | '.join(cells)} |"
 
 
 def _share(ours: float, other: float, goal: float | None) -> str:
     share = ours / other
-    if goal is None:
-        return f"{share:.2f}"
-    return f"{share:.2f} ({'reaches' if share <= goal else 'misses'} {goal:g})"
+    said = f"{share:.2f}" if share >= _SMALL else f"{share:.3f}"
+    return said if goal is None else f"{said} ({'reaches' if share <= goal else 'misses'} {goal:g})"
 
 
 def _loads(runs: Runs, knees: Mapping[str, float], seeds: int) -> Iterator[str]:

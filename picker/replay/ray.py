@@ -32,8 +32,9 @@ ASSIGNMENT = 0.002
 """Seconds a request is in the proxy's queue at least."""
 REFUSAL = 0.004
 """Seconds after which a proxy with a full queue has said so."""
-_FIRST_BACKOFF = 0.025
-_LONGEST_BACKOFF = 0.5
+FIRST_BACKOFF = 0.025
+LONGEST_BACKOFF = 0.5
+"""Seconds between two looks for room, doubling from the first on."""
 _MOST_TASKS = 50
 
 
@@ -53,7 +54,9 @@ class _Replica:
 
 
 @dataclass(slots=True)
-class _Proxy:
+class Proxy:
+    """One node's, with the replicas of that node."""
+
     local: list[_Replica]
     fault: Fault
     queue: deque[Call] = field(default_factory=deque)
@@ -66,7 +69,7 @@ class _Placed:
 
     __slots__ = ("_call", "_proxy", "_replica", "blocks", "output", "prompt")
 
-    def __init__(self, call: Call, proxy: _Proxy, replica: _Replica) -> None:
+    def __init__(self, call: Call, proxy: Proxy, replica: _Replica) -> None:
         self.prompt = call.prompt
         self.output = call.output
         self.blocks = call.blocks
@@ -106,14 +109,14 @@ class RayCluster:
         self._ray = ray
         self._random = random
         self._replicas: list[_Replica] = []
-        self._proxies: list[_Proxy] = []
+        self._proxies: list[Proxy] = []
         for fault in [*faults, *[SOUND] * (nodes - len(faults))]:
             local = [
                 _Replica(Engine(agenda, model, block_tokens=block_tokens, slowness=fault.slowness))
                 for _ in range(ray.replicas)
             ]
             self._replicas.extend(local)
-            self._proxies.append(_Proxy(local, fault))
+            self._proxies.append(Proxy(local, fault))
         self._most_tasks = min(_MOST_TASKS, 2 * len(self._replicas))
 
     def __len__(self) -> int:
@@ -137,7 +140,7 @@ class RayCluster:
             proxy.queue.append(call)
             if proxy.tasks < self._most_tasks:
                 proxy.tasks += 1
-                self._agenda.at(now + ASSIGNMENT, partial(self._look, proxy, _FIRST_BACKOFF))
+                self._agenda.at(now + ASSIGNMENT, partial(self._look, proxy, FIRST_BACKOFF))
 
     def page(self, endpoint: int) -> Page:
         """What the page of the proxy's node says."""
@@ -151,21 +154,21 @@ class RayCluster:
             local_running=float(sum(replica.ongoing for replica in proxy.local)),
         )
 
-    def _look(self, proxy: _Proxy, backoff: float) -> None:
+    def _look(self, proxy: Proxy, backoff: float) -> None:
         """Look for room, as a routing task of a proxy. One that began afresh tries its own node first."""
         if not proxy.queue:
             proxy.tasks -= 1
             return
-        replica = self._free(proxy.local) if backoff == _FIRST_BACKOFF else None
+        replica = self._free(proxy.local) if backoff == FIRST_BACKOFF else None
         replica = replica or self._free(self._replicas)
         if replica is None:
             self._agenda.at(
-                self._agenda.now + backoff, partial(self._look, proxy, min(2 * backoff, _LONGEST_BACKOFF))
+                self._agenda.now + backoff, partial(self._look, proxy, min(2 * backoff, LONGEST_BACKOFF))
             )
             return
         self._place(proxy, replica)
         if proxy.tasks <= min(len(proxy.queue), self._most_tasks):
-            self._agenda.at(self._agenda.now + ASSIGNMENT, partial(self._look, proxy, _FIRST_BACKOFF))
+            self._agenda.at(self._agenda.now + ASSIGNMENT, partial(self._look, proxy, FIRST_BACKOFF))
         else:
             proxy.tasks -= 1
 
@@ -175,7 +178,7 @@ class RayCluster:
         replica = min(drawn, key=lambda replica: replica.ongoing)
         return replica if replica.ongoing < self._ray.max_ongoing else None
 
-    def _place(self, proxy: _Proxy, replica: _Replica) -> None:
+    def _place(self, proxy: Proxy, replica: _Replica) -> None:
         """Give the request that waited longest to a replica."""
         call = proxy.queue.popleft()
         placed = _Placed(call, proxy, replica)

@@ -25,6 +25,7 @@ QUANTILES = (50, 90, 99)
 class Result:
     """Of the good answers: seconds to the first token and to the end, at their quantiles 50, 90 and 99.
 
+    ``settled_ttft`` leaves out the first fifth of the requests: sessions all begin at the same moment.
     ``goodput``: good answers a second whose first token came within the goal. ``hit_rate``: cached of all
     prompt tokens of good answers; ``ideal_hit_rate``: what one server with an endless cache would reach.
     ``spread``: requests of the busiest endpoint over the mean. ``to_failing``: share of the requests that
@@ -36,6 +37,7 @@ class Result:
     failed: int
     seconds: float
     ttft: tuple[float, ...]
+    settled_ttft: tuple[float, ...]
     end: tuple[float, ...]
     goodput: float
     hit_rate: float
@@ -94,6 +96,7 @@ def result_of(  # noqa: PLR0913 - what is known of a run
         failed=int(np.count_nonzero(~good)),
         seconds=seconds,
         ttft=_quantiles(first),
+        settled_ttft=_quantiles(np.array(records.first_token)[len(good) // 5 :][good[len(good) // 5 :]]),
         end=_quantiles(end[good]),
         goodput=int(np.count_nonzero(first <= goal)) / seconds if seconds else 0.0,
         hit_rate=int(np.array(records.cached)[good].sum()) / prompt if prompt else 0.0,

@@ -1,8 +1,8 @@
 """What was sent and not yet seen to end, per endpoint: requests, and uncached prompt tokens.
 
 Writes the fleet's columns ``own``, ``own_tokens``, ``untracked``, ``sent``, ``sent_at`` and
-``own_at_page``. Every entry is released exactly once, however its stream ends, and never into a row that
-meanwhile has another tenant.
+``own_at_page``, and its ``mean_tokens``. Every entry is released exactly once, however its stream ends, and
+never into a row that meanwhile has another tenant.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ forgotten early), two times too slow costs several times the waiting time, so gu
 _PREFILL_RATES = (500.0, 200_000.0)
 _PREFILL_GAIN_UP = 0.1
 _PREFILL_GAIN_DOWN = 0.03
+_MEAN_TOKENS_GAIN = 0.02
 _TELLING_TOKENS = 256
 """With fewer tokens ahead, the time to the first token is mostly overhead and tells no rate."""
 _MAX_DRAIN = 60.0
@@ -155,6 +156,7 @@ class Ledger:
         self._rates = np.full(fleet.capacity, DEFAULT_PREFILL_RATE)
         self._draining = False
         self._ends = _Ends()
+        self._mean_tokens: float | None = None
         self._service_times: dict[Slot, float] = {}
         self._service_time: float | None = None
         """Of the whole pool, for endpoints at which no end was seen."""
@@ -213,6 +215,7 @@ class Ledger:
         self._fleet.sent_at[row] = now
         self._fleet.sent[row] += 1.0
         self.in_flight += 1
+        self._learn_mean_tokens(tokens)
         if tokens > 0.0:
             if visibility.first_token:
                 entry.waiting = True
@@ -329,6 +332,10 @@ class Ledger:
             return
         draining = max(0.0, float(self._drained_at[row]) - now) * float(self._rates[row])
         self._fleet.own_tokens[row] = self._waiting[row] + draining
+
+    def _learn_mean_tokens(self, tokens: float) -> None:
+        mean = tokens if self._mean_tokens is None else self._mean_tokens
+        self._fleet.mean_tokens = self._mean_tokens = mean + _MEAN_TOKENS_GAIN * (tokens - mean)
 
     def _learn_service_time(self, slot: Slot, took: float) -> None:
         low, high = _SERVICE_TIMES

@@ -24,6 +24,16 @@ def test_a_request_counts_from_its_decision_to_its_end_and_once() -> None:
     assert pool.fleet.own[0] == pool.router.in_flight == pool.fleet.untracked[0] == 0
 
 
+def test_the_mean_prompt_begins_with_the_first_and_follows_slowly() -> None:
+    pool = Pool(1)
+    assert pool.fleet.mean_tokens == 0
+    pool.send_to(1, prompt=PROMPT)
+    assert pool.fleet.mean_tokens == TOKENS
+    for _ in range(300):
+        pool.send_to(1, prompt=PROMPT[: len(PROMPT) // 2])
+    assert pool.fleet.mean_tokens == pytest.approx(TOKENS / 2, rel=0.01)
+
+
 @pytest.mark.parametrize("cause", [Cause.COMPLETE, Cause.CLOSED, Cause.ABORTED])
 def test_tokens_go_with_the_first_token_or_with_the_end(cause: Cause) -> None:
     pool = Pool(1)

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer.scorers import IGNORED_AGE, TRUSTED_AGE, least_load, least_work, ray_load, request_load
+from scorer.scorers import (
+    IGNORED_AGE,
+    TRUSTED_AGE,
+    least_load,
+    least_work,
+    ray_load,
+    request_load,
+    waiting_tokens,
+)
 from tests.scorer.support import Asked, all_rows, fleet_of
 
 if TYPE_CHECKING:
@@ -76,9 +84,9 @@ def test_work_is_uncached_tokens_times_the_root_of_requests() -> None:
     fleet.own_tokens[:4] = [0, 0, 1000, 0]
     fleet.matched_tokens[:4] = [0, 936, 936, 0]
     fleet.own[:4] = [0, 3, 0, 8]
-    # tokens to compute, with 16: 1952, 1016, 2016, 1952; those lost: 936, 0, 0, 936; the root of 1, 4, 1, 9
+    # tokens to compute, with 16: 1952, 1016, 2016, 1952; twice those lost: 1872, 0, 0, 1872; roots 1, 2, 1, 3
     assert scores(fleet, Asked(prompt_tokens=1936)) == pytest.approx(
-        [2016 / 2888, 2016 / 2032, 1, 2016 / 8664]
+        [2016 / 3824, 2016 / 2032, 1, 2016 / 11472]
     )
 
 
@@ -101,6 +109,22 @@ def test_tokens_of_other_pickers_are_guessed() -> None:
     fleet.replicas = 2
     fleet.own_tokens[1] = 100
     assert scores(fleet, Asked(prompt_tokens=184)) == [1.0, 0.5]
+
+
+def test_tokens_of_other_pickers_are_taken_from_pages_where_those_tell() -> None:
+    fleet = fleet_of(5, fetched_at=NOW)
+    fleet.replicas, fleet.mean_tokens = 4, 200.0
+    fleet.own_tokens[:5] = 100.0
+    fleet.scraped_load[:5] = [8, 4, 8, 8, np.nan]
+    fleet.own_at_page[:5] = [2, 4, 2, 2, 2]
+    fleet.queue[:5] = [4, 4, np.nan, 4, np.nan]
+    fleet.fetched_at[3] = NOW - IGNORED_AGE
+    # Of four that wait three are others', with 200 tokens each, and a quarter of what the guess says: 300;
+    # all are ours; a page without a queue, one that is too old, and one that tells nothing: the guess.
+    expected = [100 + 0.75 * 600 + 75, 100 + 75, 400, 400, 400]
+    assert waiting_tokens(fleet, all_rows(fleet), NOW).tolist() == expected
+    fleet.replicas = 1
+    assert waiting_tokens(fleet, all_rows(fleet), NOW).tolist() == [100.0] * 5
 
 
 def test_work_without_any_tokens_is_load() -> None:
