@@ -24,6 +24,9 @@ FULL_SAMPLE = 2048.0
 """Tokens ahead with which one first token counts as a sample of weight 1."""
 END_SAMPLE = 1 / 16
 """Weight of an end: mostly it tells how long the answer was."""
+END_OVERHEAD = 0.05
+"""Seconds added to each end. An answer of milliseconds takes thrice as long when a machine is busy with
+something else for a moment; only of long ones the time is the server's speed."""
 MEMORY = 10.0
 """Seconds after which a sample counts 1/e as much; so an endpoint that gets no more requests because it was
 slow is tried again after less than a minute."""
@@ -113,7 +116,7 @@ class Speeds:
 
     def ended(self, slot: Slot, took: float, now: float) -> None:
         """A whole answer took so many seconds, and its first token was out of sight."""
-        self._by_ends.add(slot, took, END_SAMPLE, now)
+        self._by_ends.add(slot, took + END_OVERHEAD, END_SAMPLE, now)
 
     def compare(self, now: float) -> None:
         """Write the column, if it is time."""

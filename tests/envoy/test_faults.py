@@ -183,7 +183,9 @@ async def test_an_endpoint_that_fails_now_and_then_is_kept(mode: Mode) -> None:
             while await get(gate) != 500:
                 pass
             bad.failing = False
-            assert [await get(gate) for _ in range(6)] == [200] * 6
+            mended = bad.served
+            while bad.served == mended:  # whose turn it is, is chance: the next failure is not in a row
+                assert await get(gate) == 200
         assert await states(gate) == {"eligible": 2}
 
 

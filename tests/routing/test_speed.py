@@ -95,3 +95,15 @@ def test_the_next_tenant_of_a_row_is_as_fast_as_any() -> None:
     assert slowness(pool)[0] == 1.0
     pool.router.tick(pool.now + 1)
     assert slowness(pool)[0] == 1.0
+
+
+def test_answers_of_milliseconds_tell_no_speed() -> None:
+    pool = Pool(2)
+    for _ in range(200):
+        for number, took in ((1, 0.002), (2, 0.010)):
+            ticket = pool.send_to(number, SEES_STATUS)
+            pool.now += took
+            pool.router.ended(ticket, OK, pool.now)
+    pool.now += 1.0
+    pool.router.tick(pool.now)
+    assert slowness(pool) == [1.0, 1.0]
