@@ -22,7 +22,7 @@ from picker.llm_d_flags import (
     with_double_dashes,
 )
 from picker.observe import logs
-from picker.settings import Settings, SettingsError, default, flag, load, unknown_variables
+from picker.settings import Settings, SettingsError, default, flag, load, unknown_variables, with_hint
 from picker.version import own_version
 
 if TYPE_CHECKING:
@@ -160,8 +160,10 @@ def _serve(**flags: str | None) -> int:
     try:
         given, ignored = translate(told)
         settings = load(given)
-    except (FlagsError, SettingsError) as error:
+    except FlagsError as error:
         refuse(str(error))
+    except SettingsError as error:
+        refuse(with_hint(str(error)))
     logs.configure(settings.log_level, settings.log_format)
     if ignored:
         log.warning("flags of the llm-d picker without meaning here", extra={"fields": ignored})

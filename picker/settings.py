@@ -506,3 +506,11 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str
         near = difflib.get_close_matches(stem, Settings.model_fields, n=1, cutoff=0.7)
         unknown[name] = variable(near[0]) if near else ""
     return unknown
+
+
+def with_hint(message: str, environ: Mapping[str, str] | None = None) -> str:
+    """A message, and of the first unknown variable the one that was probably meant."""
+    for name, nearest in unknown_variables(environ).items():
+        if nearest:
+            return f"{message} ({name} is not known; did you mean {nearest}?)"
+    return message

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from picker.settings import MEMBERSHIP, Settings, SettingsError, default, load, unknown_variables, variable
+from picker.settings import (
+    MEMBERSHIP,
+    Settings,
+    SettingsError,
+    default,
+    load,
+    unknown_variables,
+    variable,
+    with_hint,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,6 +97,12 @@ def test_the_live_page_has_a_port_of_its_own_if_it_is_on() -> None:
         POOL | {"PICKER_ADMIN_PORT": "9090"}
     )
     load({}, POOL | {"PICKER_ADMIN_PORT": "9090", "PICKER_ADMIN": "false"})
+
+
+def test_a_message_names_the_variable_that_was_probably_meant() -> None:
+    told = with_hint("no endpoints", {"PICKER_ENDPOINT": "127.0.0.1:1"})
+    assert told == "no endpoints (PICKER_ENDPOINT is not known; did you mean PICKER_ENDPOINTS?)"
+    assert with_hint("no endpoints", {"PICKER_ENDPOINTS": ""}) == "no endpoints"
 
 
 def test_a_flag_goes_before_the_variable() -> None:

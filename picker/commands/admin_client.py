@@ -15,6 +15,9 @@ from picker.commands.errors import refuse
 Json = dict[str, Any]
 
 TIMEOUT = 10.0
+SIGN = "Serve-Picker"
+"""Header of all that an admin port answers as JSON."""
+_NOT_FOUND = 404
 
 admin_option = click.option(
     "--admin",
@@ -50,8 +53,14 @@ class AdminClient:
     def _ask(self, request: urllib.request.Request) -> Any:  # noqa: ANN401
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT) as response:  # noqa: S310 - as told
+                if response.headers.get(SIGN) is None:
+                    refuse(
+                        f"{self._url} is no picker's admin port; that is PICKER_ADMIN_PORT, 9091 by default"
+                    )
                 return json.load(response)
         except urllib.error.HTTPError as error:
+            if error.code == _NOT_FOUND and error.headers.get(SIGN) is None:
+                refuse(f"{self._url} is not an admin port; that is PICKER_ADMIN_PORT, by default 9091")
             text = error.read(4096).decode(errors="replace").strip()
             refuse(f"{self._url} says {error.code}: {text or error.reason}")
         except (OSError, ValueError) as error:

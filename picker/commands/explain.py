@@ -47,10 +47,12 @@ def command(  # noqa: PLR0913 - one per flag
 
     Nothing is changed by asking.
     """
+    if prompt is not None and prompt_file is not None:
+        refuse("--prompt and --prompt-file are both the prompt; give one")
     if prompt_file is not None:
         prompt = sys.stdin.read() if str(prompt_file) == "-" else prompt_file.read_text(errors="replace")
     client = AdminClient(admin, token_file)
-    made_up = any(given for given in (model, path, method, prompt, headers))
+    made_up = bool(headers) or any(given is not None for given in (model, path, method, prompt))
     if sum((made_up, decision is not None, last is not None)) > 1:
         refuse("a made-up request, --decision and --last are three questions; ask one")
     if made_up:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from picker.addresses import AddressError, parse_host_port
-from picker.commands.errors import refuse
+from picker.addresses import AddressError, HostPort, parse_host_port, parse_ip
+from picker.commands.errors import WRONG_CALL, refuse
 from picker.observe import logs
-from picker.settings import Settings, SettingsError
+from picker.settings import Settings, SettingsError, with_hint
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -18,9 +18,12 @@ _EVERYWHERE = "0.0.0.0"  # noqa: S104 - a gateway is there for others
 
 def _address(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
     try:
-        return str(parse_host_port(f"{_EVERYWHERE}{value}" if value.startswith(":") else value))
+        host, port = parse_host_port(f"{_EVERYWHERE}{value}" if value.startswith(":") else value)
     except AddressError as error:
         raise click.BadParameter(str(error)) from None
+    if not parse_ip(host):
+        raise click.BadParameter(f"{host} is no IP address; give IP:PORT or :PORT, e.g. 127.0.0.1:{port}")
+    return str(HostPort(host, port))
 
 
 @click.command("gateway", short_help="Run Envoy and the picker as one, without Kubernetes.")
@@ -71,8 +74,12 @@ def command(  # noqa: PLR0913 - one per flag
             click.echo(gateway.configuration(options), nl=False)
             return 0
         return gateway.run(options, _configure_logs)
-    except (gateway.GatewayError, SettingsError) as error:
+    except gateway.GatewayError as error:
+        if not str(error):
+            return WRONG_CALL
         refuse(str(error))
+    except SettingsError as error:
+        refuse(with_hint(str(error).replace("--ray-head", "--ray")))
 
 
 def _configure_logs(settings: Settings) -> None:

@@ -27,6 +27,8 @@ POOL = "pool"
 GRPC_POOL = "pool-grpc"
 """The same endpoints for gRPC requests, which need HTTP/2."""
 LISTENER = "gateway"
+STDOUT = "-"
+"""The access log's path that means standard output."""
 
 BUFFER_LIMIT = 64 * 1024 * 1024
 """Bytes of a request body that are held for the picker; Envoy's default of 1 MiB would refuse long prompts
@@ -47,9 +49,9 @@ class GatewayConfig:
     """What the bootstrap is made from.
 
     ``listen`` and ``picker`` are ``ip:port``; ``eds_path`` the file that names the endpoints;
-    ``admin_socket`` a Unix socket for Envoy's admin interface; ``access_log`` a path, or None for no log;
-    ``certificate`` the files of a certificate chain and its key; ``retries`` how many further endpoints of
-    the picker's answer are tried when one cannot be connected to.
+    ``admin_socket`` a Unix socket for Envoy's admin interface; ``access_log`` a path, ``-`` for standard
+    output or None for no log; ``certificate`` the files of a certificate chain and its key; ``retries`` how
+    many further endpoints of the picker's answer are tried when one cannot be connected to.
     """
 
     listen: str
@@ -217,9 +219,11 @@ def _access_log(path: str) -> Json:
         "bytes_sent": "%BYTES_SENT%",
         "request_id": "%REQ(X-REQUEST-ID)%",
     }
-    return named(
-        "envoy.access_loggers.file",
-        "extensions.access_loggers.file.v3.FileAccessLog",
-        path=path,
-        log_format={"json_format": fields},
-    )
+    log_format = {"json_format": fields}
+    if path == STDOUT:
+        # Not /dev/stdout: opened anew it has an offset of its own, and where output goes to a file Envoy's
+        # lines and the picker's would overwrite each other.
+        kind = "extensions.access_loggers.stream.v3.StdoutAccessLog"
+        return named("envoy.access_loggers.stdout", kind, log_format=log_format)
+    kind = "extensions.access_loggers.file.v3.FileAccessLog"
+    return named("envoy.access_loggers.file", kind, path=path, log_format=log_format)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -45,7 +46,10 @@ _OK = 200
 
 
 class GatewayError(Exception):
-    """The gateway cannot run as it was told; the text is one line that says what to mend."""
+    """The gateway cannot run as it was told; the text is one line that says what to mend.
+
+    It is empty where the picker itself has said so already.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +89,7 @@ class Gateway:
                 picker=f"127.0.0.1:{self.settings.grpc_port}",
                 eds_path=_eds_path(self._directory),
                 admin_socket=self._admin_socket,
-                access_log="/dev/stdout" if access_log == "-" else access_log or None,
+                access_log=access_log or None,
                 certificate=self._options.certificate,
                 retries=self.settings.fallbacks,
             )
@@ -102,12 +106,8 @@ class Gateway:
             envoy = self._envoy(admin)
             stack.push_async_callback(picker.stop, PICKER_GRACE)
             stack.push_async_callback(envoy.stop, ENVOY_GRACE)
-            try:
-                # The picker first: what Envoy is asked before would be balanced blindly.
-                await picker.start()
-                await envoy.start()
-            except StartFailedError as error:
-                raise GatewayError(str(error)) from None
+            if not await _started(stop, picker, envoy):
+                return
             keeping = [asyncio.create_task(child.keep()) for child in (picker, envoy)]
             log.info("gateway ready", extra={"fields": {"listen": self._options.listen}})
             await stop.first.wait()
@@ -118,7 +118,11 @@ class Gateway:
             await asyncio.gather(*keeping, return_exceptions=True)
 
     def _prepare(self) -> None:
-        require_free(self._options.listen)
+        require_free(self._options.listen, "--listen", "another address")
+        # Another picker that listens there would be taken for ours.
+        for name in ("metrics_port", *(("admin_port",) if self.settings.admin else ())):
+            if getattr(self.settings, name):
+                require_free(f"127.0.0.1:{getattr(self.settings, name)}", variable(name), "another port")
         EdsFile(_eds_path(self._directory)).write(())  # Envoy refuses to start without the file
         (self._directory / "envoy.json").write_bytes(orjson.dumps(self.config(), option=orjson.OPT_INDENT_2))
 
@@ -137,6 +141,7 @@ class Gateway:
             answers,
             env={**os.environ, **given},
             frozen_after=self.settings.watchdog,
+            patient=True,
         )
 
     def _envoy(self, admin: EnvoyAdmin) -> Supervised:
@@ -151,6 +156,7 @@ class Gateway:
             *("--log-level", "warning"),
             *("--drain-time-s", str(max(1, round(self.settings.drain_delay)))),
             *("--drain-strategy", "immediate"),
+            *("--file-flush-interval-msec", "500"),  # of the access log; ten seconds by default
             "--disable-hot-restart",  # Envoy's own would end it with its parent, without a drain
         ]
         return Supervised("envoy", argv, admin.ready, log_stderr=True)
@@ -167,6 +173,28 @@ class Gateway:
             log.warning("requests were still under way at the end of the drain timeout")
         except OSError as error:
             log.warning("Envoy cannot be drained", extra={"fields": {"error": str(error)}})
+
+
+async def _started(stop: _Stop, picker: Supervised, envoy: Supervised) -> bool:
+    """Start both, as long as that takes; False if the gateway is to stop instead. Raises GatewayError."""
+
+    async def start() -> None:
+        # The picker first: what Envoy is asked before would be balanced blindly.
+        await picker.start()
+        await envoy.start()
+
+    starting, stopped = asyncio.create_task(start()), asyncio.create_task(stop.first.wait())
+    await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not starting.done():
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return False
+    try:
+        starting.result()
+    except StartFailedError as error:
+        raise GatewayError(str(error)) from None
+    return True
 
 
 class _Stop:
@@ -210,8 +238,8 @@ def configuration(options: GatewayOptions) -> str:
     return text
 
 
-def require_free(listen: str) -> None:
-    """Say at once and clearly that the port is taken. Raises GatewayError."""
+def require_free(listen: str, setting: str, instead: str) -> None:
+    """Say at once and clearly that an address cannot be listened on. Raises GatewayError."""
     host, port = parse_host_port(listen)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
@@ -219,9 +247,10 @@ def require_free(listen: str) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise GatewayError(
-                f"--listen {listen}: {error.strerror}; stop what listens there or give another address"
-            ) from None
+            mend = f"give {instead}"
+            if error.errno == errno.EADDRINUSE:
+                mend = f"stop what listens there or {mend}"
+            raise GatewayError(f"{setting} {listen}: {error.strerror}; {mend}") from None
 
 
 def _overrides(options: GatewayOptions, directory: Path) -> dict[str, str]:

@@ -31,6 +31,8 @@ LONGEST_PAUSE = 5.0
 """Seconds before a child is started again, doubling while it ends at once."""
 STEADY = 10.0
 """Seconds after which a child that ended counts as one that ran well."""
+WRONG_CALL = 2
+"""Exit code of a picker that was told something wrong, and has said what."""
 LINES_KEPT = 200
 """Of what a child says, to find the reason when it ends at once."""
 _PR_SET_PDEATHSIG = 1
@@ -50,7 +52,8 @@ class Supervised:
     """One child process and its life.
 
     ``answers`` asks it whether it is well; OSError, TimeoutError or False is no. A running child that does
-    not answer for ``frozen_after`` seconds (0: is never asked) is killed and so started again. What it writes
+    not answer for ``frozen_after`` seconds (0: is never asked) is killed and so started again. One that is
+    ``patient`` may take any time to get ready: it waits for another server, and says so. What it writes
     to stdout is ours, and with ``log_stderr`` what it writes to stderr becomes lines of our log.
     """
 
@@ -59,6 +62,7 @@ class Supervised:
     answers: Callable[[], Awaitable[bool]]
     env: Mapping[str, str] | None = None
     frozen_after: float = 0.0
+    patient: bool = False
     log_stderr: bool = False
     _said: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT), init=False)
     _reader: asyncio.Task[None] | None = field(default=None, init=False)
@@ -140,7 +144,7 @@ class Supervised:
     async def _until_ready(self) -> None:
         process = self._running()
         try:
-            async with asyncio.timeout(START_TIMEOUT):
+            async with asyncio.timeout(None if self.patient else START_TIMEOUT):
                 while not await self._is_well():
                     if process.returncode is not None:
                         raise StartFailedError(await self._why_ended(process.returncode))
@@ -149,6 +153,8 @@ class Supervised:
             raise StartFailedError(f"{self.name} is not ready after {START_TIMEOUT:g} s") from None
 
     async def _why_ended(self, code: int) -> str:
+        if code == WRONG_CALL and not self.log_stderr:
+            return ""  # it has said itself what to mend
         if self._reader is not None:
             await self._reader
         reason = first_error("\n".join(self._said)) or "\n".join(list(self._said)[-1:])

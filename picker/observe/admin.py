@@ -33,6 +33,8 @@ WRITE_TIMEOUT = 5.0
 """Seconds a viewer may take to read one state; one that takes longer is cut off."""
 LONGEST_QUESTION = 4 << 20
 """Bytes of a made-up request."""
+_SIGN = {"Serve-Picker": "admin"}
+"""So that who asks a wrong port notices."""
 MOST_DECISIONS = 1000
 """Decisions of one answer."""
 
@@ -139,7 +141,7 @@ class AdminServer:
     async def _get_decision(self, request: web.Request) -> web.Response:
         found = self._observatory.decision(request.match_info["number"])
         if found is None:
-            raise web.HTTPNotFound(text="this decision is no longer kept\n")
+            raise web.HTTPNotFound(text="this decision is no longer kept\n", headers=_SIGN)
         return _json(found)
 
     async def _explain(self, request: web.Request) -> web.Response:
@@ -197,7 +199,7 @@ def _json(value: object) -> web.Response:
     return web.Response(
         body=orjson.dumps(value),
         content_type="application/json",
-        headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"},
+        headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **_SIGN},
     )
 
 

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from click.testing import CliRunner
 
 from picker.cli import _group
@@ -143,6 +145,7 @@ async def test_a_made_up_request_is_sent_as_it_was_told(tmp_path: Path) -> None:
         (("--decision", "x"), "is no id"),
         (("--header", "nonsense"), "is not NAME:VALUE"),
         (("--model", "m", "--last", "3"), "ask one"),
+        (("--prompt", "a", "--prompt-file", __file__), "give one"),
     ],
 )
 async def test_what_cannot_be_asked_is_one_line(arguments: tuple[str, ...], said: str) -> None:
@@ -158,6 +161,19 @@ async def test_a_picker_that_is_not_there_is_one_line() -> None:
         told = await run(*command, "--admin", "127.0.0.1:1")
         assert told.exit_code == 2
         assert "cannot be asked" in told.stderr
+
+
+async def test_another_server_at_that_port_is_one_line() -> None:
+    async def answer(_request: web.Request) -> web.Response:
+        return web.json_response({"hello": 1})
+
+    app = web.Application()
+    app.router.add_get("/api/state", answer)
+    async with TestServer(app) as server:
+        for command in (("explain",), ("top", "--once")):
+            told = await run(*command, "--admin", f"127.0.0.1:{server.port}")
+            assert told.exit_code == 2
+            assert "is not an admin port" in told.stderr
 
 
 async def test_a_token_opens_the_port(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import orjson
 import pytest
 
 from bench.rig.load import Request, Target, closed_loop, failures
+from bench.rig.ports import free_ports
 from picker.serving.tls import self_signed
 from tests.envoy.conftest import write_members
 from tests.gateway.conftest import command
@@ -203,6 +204,8 @@ def _is_alive(pid: int) -> bool:
         (("--endpoints", "127.0.0.1:1", "--tls-cert", "{here}"), "--tls-key"),
         (("--endpoints", "127.0.0.1:1", "--envoy", "/nowhere/envoy"), "--envoy"),
         (("--endpoints", "127.0.0.1:1", "--listen", "nowhere"), "--listen"),
+        (("--endpoints", "127.0.0.1:1", "--listen", "localhost:8080"), "no IP address"),
+        (("--ray", "head:8265"), "--ray is 'head:8265'"),
         (("--endpoints", "127.0.0.1:1", "--listen", "127.0.0.1:{taken}"), "stop what listens there"),
     ],
 )
@@ -221,6 +224,63 @@ async def test_what_is_wrong_is_told_in_one_line(flags: tuple[str, ...], said: s
     assert said in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1
     assert "Traceback" not in ended.stderr
+
+
+async def test_a_second_gateway_is_told_which_ports_it_needs(tmp_path: Path) -> None:
+    async with command(tmp_path) as gateway:
+        port = gateway.metrics_url.rpartition(":")[2]
+        ended = await asyncio.to_thread(
+            subprocess.run,
+            [
+                sys.executable,
+                "-m",
+                "picker",
+                "gateway",
+                "--endpoints",
+                "127.0.0.1:1",
+                "--listen",
+                "127.0.0.1:0",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env={**os.environ, "PICKER_METRICS_PORT": port},
+        )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(
+        f"serve-picker: PICKER_METRICS_PORT 127.0.0.1:{port}: Address already in use"
+    )
+    assert len(ended.stderr.strip().splitlines()) == 1
+
+
+async def test_it_can_be_ended_while_it_waits_for_a_ray_head() -> None:
+    metrics, admin, listen, nobody = free_ports(4)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "picker", "gateway", "--ray", f"http://127.0.0.1:{nobody}"),
+        *("--listen", f"127.0.0.1:{listen}"),
+        env={**os.environ, "PICKER_METRICS_PORT": str(metrics), "PICKER_ADMIN_PORT": str(admin)},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    async with asyncio.timeout(60):
+        while b"Ray head" not in await process.stderr.readline():
+            pass
+        process.terminate()
+        assert await process.wait() == 0
+
+
+async def test_output_that_goes_to_a_file_has_whole_lines(tmp_path: Path) -> None:
+    log = tmp_path / "gateway.log"
+    async with command(tmp_path, "--access-log", "-") as gateway:
+        assert failures(await load(gateway, 1.0)) == {}
+
+        async def logged() -> bool:
+            return log.read_text().count('"picked"') > 10
+
+        await eventually(logged)
+    for line in log.read_text().splitlines():
+        assert isinstance(orjson.loads(line), dict)
 
 
 def test_the_configuration_can_be_read_before() -> None:
