@@ -33,6 +33,8 @@ CONFIRM_INTERVAL = 0.02
 LEAVE_AFTER = 2.0
 """Seconds an endpoint stays in the file after it was chosen last: Envoy asks for the endpoint only after the
 whole decision, and once more for each retry."""
+RETRY = 2.0
+"""Seconds between two tries to write a file that could not be written."""
 _TYPE = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 
 
@@ -129,7 +131,9 @@ class PublishedSource:
     async def _take_out(self, wanted: tuple[str, ...]) -> None:
         if set(wanted) != set(self._written):
             await asyncio.sleep(self._leave_after)
-            self._write(wanted)
+            # A disk that is full now may not be later.
+            while not self._write(wanted) and set(wanted) != set(self._written):  # noqa: ASYNC110 - a disk tells nobody
+                await asyncio.sleep(RETRY)
 
     def _write(self, addresses: tuple[str, ...]) -> bool:
         if set(addresses) == set(self._written):

@@ -125,6 +125,24 @@ async def test_a_file_that_cannot_be_written_is_told_once_and_the_pool_goes_on(
     ]
 
 
+async def test_a_file_that_could_not_be_written_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eds, "RETRY", 0.01)
+    folder = tmp_path / "eds"
+    published = PublishedSource(Told(A, B), EdsFile(folder / "pool.json"), None, leave_after=0.0)
+    async with Follower(published) as follower:
+        assert await follower.next() == [A, B]
+        await asyncio.sleep(0.05)
+        folder.mkdir()
+
+        async def is_written() -> bool:
+            return (folder / "pool.json").exists()
+
+        await eventually(is_written)
+        assert written(folder / "pool.json") == [A, B]
+
+
 def test_an_ipv6_address_is_written_without_its_brackets(tmp_path: Path) -> None:
     path = tmp_path / "pool.json"
     EdsFile(path).write(["[fd00::1]:8000"])
