@@ -252,7 +252,10 @@ def _question(asked: Mapping[str, Any]) -> Question:
     question = read_headers(told)
     body = asked.get("body")
     if body is not None and needs_body(question):
-        raw = body.encode() if isinstance(body, str) else orjson.dumps(body)
+        try:
+            raw = body.encode() if isinstance(body, str) else orjson.dumps(body)
+        except orjson.JSONEncodeError:  # nested deeper than orjson writes (254), though it reads 1024
+            raise ValueError("body is nested too deeply; give it as a string") from None
         read_body(question, raw, complete=True)
         question.incoming_model = question.model
     return question

@@ -148,6 +148,14 @@ def test_a_request_that_is_none_is_told(scene: Scene, asked: dict[str, Any]) -> 
         scene.observatory.explain(asked)
 
 
+def test_a_body_that_cannot_be_written_again_is_told(scene: Scene) -> None:
+    body: list[Any] = []
+    for _ in range(300):
+        body = [body]
+    with pytest.raises(ValueError, match="nested too deeply"):
+        scene.observatory.explain({"body": body})
+
+
 def test_clusters_are_told_with_wanted_and_served_shares(scene: Scene) -> None:
     scene.weights = {"old": 1, "new": 3}
     decision = scene.ask()

@@ -7,7 +7,6 @@ its content security policy allows no script but its own.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import logging
 import secrets
@@ -150,6 +149,8 @@ class AdminServer:
             found = self._observatory.explain(asked if isinstance(asked, dict) else {})
         except ValueError as error:
             raise web.HTTPBadRequest(text=f"{error}\n") from None
+        except web.RequestPayloadError:
+            raise web.HTTPBadRequest(text="the body cannot be decoded\n") from None
         return _json(found)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
@@ -164,12 +165,18 @@ class AdminServer:
             await response.prepare(request)
             if self._updates is None:
                 self._updates = asyncio.create_task(self._update(), name="live page")
-            with contextlib.suppress(TimeoutError, ConnectionError):
+            try:
                 while not self._closing:
                     async with asyncio.timeout(WRITE_TIMEOUT):
                         await response.write(b"event: state\ndata: " + self._latest() + b"\n\n")
                     async with self._changed:
                         await self._changed.wait()
+            except ConnectionError:
+                pass
+            except TimeoutError:
+                # aiohttp would wait for ever to write the end to a peer that does not read.
+                if request.transport is not None:
+                    request.transport.abort()
             return response
         finally:
             self._viewers -= 1

@@ -59,7 +59,7 @@ class HttpPort:
 
     async def start(self, app: web.Application) -> None:
         """Open the port. Raises HttpError."""
-        app.middlewares.append(_one_request)
+        app.middlewares.insert(0, _one_request)  # around those that refuse, too
         runner = web.AppRunner(
             app,
             access_log=None,

@@ -26,12 +26,13 @@ class Seen:
     def __init__(self) -> None:
         self.states = 0
         self.broken = False
+        self.padding = ""
 
     def state(self) -> dict[str, Any]:
         self.states += 1
         if self.broken:
             raise RuntimeError("no state")
-        return {"number": self.states}
+        return {"number": self.states, **({"padding": self.padding} if self.padding else {})}
 
     def decisions(self, last: int) -> list[dict[str, Any]]:
         return [{"id": str(number)} for number in range(last)]
@@ -163,3 +164,31 @@ async def test_a_made_up_request_is_explained() -> None:
 async def test_on_loopback_pages_of_other_names_are_refused(host: str, status: int) -> None:
     async with serving() as (client, _), client.get("/api/state", headers={"Host": host}) as response:
         assert response.status == status
+
+
+async def test_a_body_that_cannot_be_decoded_is_told() -> None:
+    headers = {"Content-Encoding": "gzip"}
+    async with serving() as (client, _):
+        response = await client.post("/api/explain", data=b"no gzip", headers=headers)
+        assert response.status == 400
+
+
+async def test_the_connection_of_a_refused_request_is_closed() -> None:
+    async with serving() as (client, _), client.get("/", headers={"Host": "evil.example"}) as response:
+        assert response.status == 403
+        assert response.headers["Connection"] == "close"
+
+
+async def test_a_viewer_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "UPDATE_INTERVAL", 0.01)
+    monkeypatch.setattr(admin, "WRITE_TIMEOUT", 0.1)
+    seen = Seen()
+    seen.padding = "x" * (16 << 20)
+    async with serving(seen) as (_, server):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
+        writer.write(b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await reader.readline()
+        async with asyncio.timeout(DEADLINE):
+            while not writer.is_closing():  # closed by the kernel's word that the peer is gone
+                writer.write(b" ")
+                await asyncio.sleep(0.05)
