@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -11,6 +12,7 @@ from typing import Any
 import click
 
 from picker.commands.errors import refuse
+from picker.observe.logs import shown
 
 Json = dict[str, Any]
 
@@ -39,30 +41,37 @@ class AdminClient:
         self._url = admin if "://" in admin else f"http://{admin}"
         self._headers = {"Accept": "application/json"}
         if token_file is not None:
-            self._headers["Authorization"] = f"Bearer {token_file.read_text().strip()}"
+            try:
+                self._headers["Authorization"] = f"Bearer {token_file.read_text('ascii').strip()}"
+            except (OSError, ValueError):
+                refuse(
+                    f"--token-file {str(token_file)!r} cannot be read as a token; give a file with one in it"
+                )
 
     def get(self, path: str) -> Any:  # noqa: ANN401 - whatever JSON there is
         """The answer of a path."""
-        return self._ask(urllib.request.Request(self._url + path, headers=self._headers))  # noqa: S310
+        return self._ask(path)
 
     def post(self, path: str, body: Json) -> Any:  # noqa: ANN401
         """The answer to a JSON object."""
-        data = json.dumps(body).encode()
-        return self._ask(urllib.request.Request(self._url + path, data=data, headers=self._headers))  # noqa: S310
+        return self._ask(path, json.dumps(body).encode())
 
-    def _ask(self, request: urllib.request.Request) -> Any:  # noqa: ANN401
+    def _ask(self, path: str, data: bytes | None = None) -> Any:  # noqa: ANN401
         try:
+            request = urllib.request.Request(self._url + path, data=data, headers=self._headers)  # noqa: S310
             with urllib.request.urlopen(request, timeout=TIMEOUT) as response:  # noqa: S310 - as told
                 if response.headers.get(SIGN) is None:
-                    refuse(
-                        f"{self._url} is no picker's admin port; that is PICKER_ADMIN_PORT, 9091 by default"
-                    )
+                    refuse(self._strange())
                 return json.load(response)
         except urllib.error.HTTPError as error:
-            if error.code == _NOT_FOUND and error.headers.get(SIGN) is None:
-                refuse(f"{self._url} is not an admin port; that is PICKER_ADMIN_PORT, by default 9091")
-            text = error.read(4096).decode(errors="replace").strip()
-            refuse(f"{self._url} says {error.code}: {text or error.reason}")
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            refuse(f"{self._url} cannot be asked ({reason}); is a picker running at --admin?")
+            with error:
+                if error.code == _NOT_FOUND and error.headers.get(SIGN) is None:
+                    refuse(self._strange())
+                text = shown(error.read(4096).strip())
+            refuse(f"{self._url} says {error.code}: {text or shown(error.reason)}")
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason = shown(getattr(error, "reason", error))
+            refuse(f"{shown(self._url)} cannot be asked ({reason}); is a picker running at --admin?")
+
+    def _strange(self) -> str:
+        return f"{self._url} is not an admin port; that is PICKER_ADMIN_PORT, by default 9091"

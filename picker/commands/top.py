@@ -50,7 +50,7 @@ def screen(state: Json, most: int) -> str:
     if state["policy"]["problem"]:
         parts.append(f"not loaded: {printable(state['policy']['problem'])}")
     parts += [
-        f"cluster {one['name']}: wanted {_share(one['wanted'])}, served {_share(one['served'])}"
+        f"cluster {printable(one['name'])}: wanted {_share(one['wanted'])}, served {_share(one['served'])}"
         for one in state["clusters"]
     ]
     places = [state["columns"].index(name) for name in _SHOWN]

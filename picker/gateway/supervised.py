@@ -54,7 +54,8 @@ class Supervised:
     ``answers`` asks it whether it is well; OSError, TimeoutError or False is no. A running child that does
     not answer for ``frozen_after`` seconds (0: is never asked) is killed and so started again. One that is
     ``patient`` may take any time to get ready: it waits for another server, and says so. What it writes
-    to stdout is ours, and with ``log_stderr`` what it writes to stderr becomes lines of our log.
+    to stdout is ours, and with ``log_stderr`` what it writes to stderr becomes lines of our log. ``prepare``
+    lays out the files it reads, anew for each start.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Supervised:
     env: Mapping[str, str] | None = None
     frozen_after: float = 0.0
     patient: bool = False
+    prepare: Callable[[], None] = lambda: None
     log_stderr: bool = False
     _said: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT), init=False)
     _reader: asyncio.Task[None] | None = field(default=None, init=False)
@@ -113,6 +115,7 @@ class Supervised:
 
     async def _spawn(self) -> None:
         try:
+            self.prepare()
             self._process = await asyncio.create_subprocess_exec(
                 *self.argv,
                 stdin=asyncio.subprocess.DEVNULL,

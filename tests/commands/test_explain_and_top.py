@@ -176,6 +176,36 @@ async def test_another_server_at_that_port_is_one_line() -> None:
             assert "is not an admin port" in told.stderr
 
 
+@pytest.mark.parametrize("where", ["127.0.0.1:x", "http://[", "", "127.0.0.1:1\x1b[31m"])
+async def test_a_wrong_address_is_one_line(where: str) -> None:
+    told = await run("top", "--once", "--admin", where)
+    assert told.exit_code == 2
+    assert len(told.stderr.strip().splitlines()) == 1
+    assert "\x1b" not in told.stderr
+
+
+async def test_a_port_that_speaks_no_http_is_one_line() -> None:
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"\x00\x1b[31m\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        told = await run("top", "--once", "--admin", f"127.0.0.1:{port}")
+    assert told.exit_code == 2
+    assert "cannot be asked" in told.stderr
+    assert "\x1b" not in told.stderr
+
+
+async def test_a_token_file_that_has_none_is_one_line(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_bytes(b"\xff\xfe")
+    told = await run("top", "--once", "--token-file", str(token))
+    assert told.exit_code == 2
+    assert "cannot be read as a token" in told.stderr
+
+
 async def test_a_token_opens_the_port(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret\n")
