@@ -33,8 +33,8 @@ CONFIRM_INTERVAL = 0.02
 LEAVE_AFTER = 2.0
 """Seconds an endpoint stays in the file after it was chosen last: Envoy asks for the endpoint only after the
 whole decision, and once more for each retry."""
-RETRY = 2.0
-"""Seconds between two tries to write a file that could not be written."""
+LOOK_INTERVAL = 2.0
+"""Seconds between two looks at the file, which is written again where it could not be or is not ours."""
 _TYPE = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 
 
@@ -51,6 +51,14 @@ class EdsFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._version = 0
+        self._inode = 0
+
+    def is_ours(self) -> bool:
+        """Whether it is as it was written last."""
+        try:
+            return self._path.stat().st_ino == self._inode
+        except OSError:
+            return False
 
     def write(self, addresses: Iterable[str]) -> None:
         """Replace the file by one with these ``ip:port``. Raises OSError."""
@@ -70,6 +78,7 @@ class EdsFile:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(orjson.dumps(document))
+                self._inode = os.fstat(handle).st_ino
             Path(name).replace(self._path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
@@ -105,7 +114,7 @@ class PublishedSource:
                     wanted = tuple(endpoint.address for endpoint in endpoints)
                     await self._publish(tuple(dict.fromkeys((*wanted, *self._written))))
                     yield endpoints
-                    leaving = asyncio.create_task(self._take_out(wanted), name="eds")
+                    leaving = asyncio.create_task(self._keep(wanted), name="eds")
         finally:
             if leaving is not None:
                 leaving.cancel()
@@ -128,15 +137,19 @@ class PublishedSource:
                 extra={"fields": fields},
             )
 
-    async def _take_out(self, wanted: tuple[str, ...]) -> None:
+    async def _keep(self, wanted: tuple[str, ...]) -> None:
+        """Take out those that left, after a while; then see to it that the file is there and is ours.
+
+        A disk that is full now may not be later, and temporary folders are tidied up.
+        """
         if set(wanted) != set(self._written):
             await asyncio.sleep(self._leave_after)
-            # A disk that is full now may not be later.
-            while not self._write(wanted) and set(wanted) != set(self._written):  # noqa: ASYNC110 - a disk tells nobody
-                await asyncio.sleep(RETRY)
+        while True:
+            self._write(wanted)
+            await asyncio.sleep(LOOK_INTERVAL)
 
     def _write(self, addresses: tuple[str, ...]) -> bool:
-        if set(addresses) == set(self._written):
+        if set(addresses) == set(self._written) and self._file.is_ours():
             return False
         try:
             self._file.write(addresses)

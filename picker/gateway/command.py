@@ -123,8 +123,14 @@ class Gateway:
         for name in ("metrics_port", *(("admin_port",) if self.settings.admin else ())):
             if getattr(self.settings, name):
                 require_free(f"127.0.0.1:{getattr(self.settings, name)}", variable(name), "another port")
-        EdsFile(_eds_path(self._directory)).write(())  # Envoy refuses to start without the file
-        (self._directory / "envoy.json").write_bytes(orjson.dumps(self.config(), option=orjson.OPT_INDENT_2))
+
+    def _lay_out(self) -> None:
+        """Write what Envoy reads at its start. The folder may have been tidied up since the last time."""
+        eds = _eds_path(self._directory)
+        if not eds.exists():
+            EdsFile(eds).write(())  # the picker fills it
+        config = orjson.dumps(self.config(), option=orjson.OPT_INDENT_2)
+        (self._directory / "envoy.json").write_bytes(config)
 
     def _picker(self, session: aiohttp.ClientSession) -> Supervised:
         async def answers() -> bool:
@@ -159,7 +165,7 @@ class Gateway:
             *("--file-flush-interval-msec", "500"),  # of the access log; ten seconds by default
             "--disable-hot-restart",  # Envoy's own would end it with its parent, without a drain
         ]
-        return Supervised("envoy", argv, admin.ready, log_stderr=True)
+        return Supervised("envoy", argv, admin.ready, log_stderr=True, prepare=self._lay_out)
 
     async def _drain(self, admin: EnvoyAdmin, stop: _Stop) -> None:
         """Take nothing new, and wait for what is under way."""

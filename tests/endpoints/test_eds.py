@@ -128,7 +128,7 @@ async def test_a_file_that_cannot_be_written_is_told_once_and_the_pool_goes_on(
 async def test_a_file_that_could_not_be_written_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eds, "RETRY", 0.01)
+    monkeypatch.setattr(eds, "LOOK_INTERVAL", 0.01)
     folder = tmp_path / "eds"
     published = PublishedSource(Told(A, B), EdsFile(folder / "pool.json"), None, leave_after=0.0)
     async with Follower(published) as follower:
@@ -152,3 +152,19 @@ def test_an_ipv6_address_is_written_without_its_brackets(tmp_path: Path) -> None
 
 async def test_an_envoy_that_is_not_there_knows_nobody(tmp_path: Path) -> None:
     assert await UnixSocketAdmin(tmp_path / "admin.sock", "pool").hosts() is None
+
+
+async def test_a_file_that_somebody_took_away_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eds, "LOOK_INTERVAL", 0.01)
+    path = tmp_path / "pool.json"
+    async with Follower(PublishedSource(Told(A), EdsFile(path), Envoy(None))) as follower:
+        await follower.next()
+        path.unlink()
+
+        async def is_there() -> bool:
+            return path.exists()
+
+        await eventually(is_there)
+        assert written(path) == [A]

@@ -66,7 +66,7 @@ async def command(
     scheme: str = "http",
     **env: str,
 ) -> AsyncIterator[Command]:
-    """Everything up; ``env`` are settings of the picker, without their prefix, in lower case."""
+    """Everything up; ``env`` are settings of the picker without their prefix in lower case, or variables."""
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(upstreams(servers))
         client = await stack.enter_async_context(
@@ -84,7 +84,7 @@ async def command(
         gateway = await stack.enter_async_context(
             Gateway(
                 ["--access-log", str(access_log), *who, *flags],
-                {f"PICKER_{name.upper()}": value for name, value in env.items()},
+                {name if name.isupper() else f"PICKER_{name.upper()}": value for name, value in env.items()},
                 scheme=scheme,
                 directory=directory,
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -163,6 +164,20 @@ async def test_envoy_is_started_again(tmp_path: Path) -> None:
         await eventually(serves_again, within=60.0)
 
 
+async def test_a_run_folder_that_was_tidied_up_costs_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    async with command(tmp_path, TMPDIR=str(folder)) as gateway:
+        shutil.rmtree(next(folder.iterdir()))
+        before = gateway.process("envoy")
+        os.kill(before, signal.SIGKILL)
+
+        async def serves_again() -> bool:
+            return gateway.process("envoy") not in (0, before) and await gateway.status() == 200
+
+        await eventually(serves_again, within=60.0)
+
+
 async def test_endpoints_come_and_go_under_load_and_no_request_is_lost(tmp_path: Path) -> None:
     members = tmp_path / "members.yaml"
     async with upstreams(4) as pool:
@@ -239,7 +254,7 @@ async def test_a_second_gateway_is_told_which_ports_it_needs(tmp_path: Path) -> 
                 "--endpoints",
                 "127.0.0.1:1",
                 "--listen",
-                "127.0.0.1:0",
+                f"127.0.0.1:{free_ports(1)[0]}",
             ],
             capture_output=True,
             text=True,
