@@ -255,7 +255,7 @@ def require_free(listen: str, setting: str, instead: str) -> None:
         except OSError as error:
             mend = f"give {instead}"
             if error.errno == errno.EADDRINUSE:
-                mend = f"stop what listens there or {mend}"
+                mend = f"stop what listens there or give {instead}"
             raise GatewayError(f"{setting} {listen}: {error.strerror}; {mend}") from None
 
 
