@@ -7,6 +7,7 @@ clone elsewhere has none, and the tests that read it repeat others on more mater
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -22,6 +23,10 @@ hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any machine")
+
+# grpc.aio has one poller for all event loops of a process, and each test has a loop of its own: what came for
+# the last one's is told here, as an error of nobody's.
+logging.getLogger("asyncio").addFilter(lambda record: "PollerCompletionQueue" not in record.getMessage())
 
 SEQUENCE = "sequence"
 _NO_SKIPS = os.environ.get("NO_SKIPS") == "1"
