@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import aiohttp
 import orjson
 
+from picker.addresses import HostPort
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -37,14 +39,9 @@ class UnixSocketAdmin:
         except (aiohttp.ClientError, OSError, TimeoutError, orjson.JSONDecodeError):
             return None
         return frozenset(
-            _text(host["address"]["socket_address"])
+            str(HostPort(place["address"], place["port_value"]))
             for cluster in answer.get("cluster_statuses", ())
             if cluster["name"] == self._cluster
             for host in cluster.get("host_statuses", ())
-            if "socket_address" in host["address"]
+            if (place := host["address"].get("socket_address"))
         )
-
-
-def _text(address: dict[str, object]) -> str:
-    host = str(address["address"])
-    return f"[{host}]:{address['port_value']}" if ":" in host else f"{host}:{address['port_value']}"
