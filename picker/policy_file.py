@@ -16,7 +16,7 @@ import yaml
 from picker.inference.surfaces import PARSERS
 from picker.strict_yaml import NULL, TEXT, Fault, documents, fields, shown
 from picker.watched import POLL_INTERVAL, Watch, WatchedFile
-from scorer.document import Node, PolicyError
+from scorer.document import Node, PolicyError, spelt
 from scorer.plugins.plugin import Means
 from scorer.policy import InUse, Policy, build
 
@@ -103,7 +103,9 @@ class _Reader:
         lines = {id(value): key.start_mark.line + 1 for key, value in node.value} if node.value else {}
         members = fields(node, place, None)
         return {
-            name: self.node(value, name if place == "the policy" else f"{place}.{name}", lines[id(value)])
+            name: self.node(
+                value, spelt(name) if place == "the policy" else f"{place}.{spelt(name)}", lines[id(value)]
+            )
             for name, value in members.items()
         }
 
@@ -190,7 +192,7 @@ def changes(old: Policy, new: Policy) -> dict[str, str]:
     before, after = ({one.name: one for one in policy.plugins} for policy in (old, new))
     told = {
         "added": ", ".join(_told(after[name], weighed=True) for name in after if name not in before),
-        "removed": ", ".join(name for name in before if name not in after),
+        "removed": ", ".join(spelt(name) for name in before if name not in after),
         "changed": ", ".join(
             change for name in after if name in before for change in _differences(before[name], after[name])
         ),
@@ -199,7 +201,7 @@ def changes(old: Policy, new: Policy) -> dict[str, str]:
         [name for name in one if name in before and name in after] for one in (before, after)
     )
     if order_before != order_after:
-        told["order"] = ", ".join(after)
+        told["order"] = ", ".join(map(spelt, after))
     for name in ("saturation", "parsers", "endpoints", "clusters"):
         was, is_now = getattr(old, name), getattr(new, name)
         if was != is_now:
@@ -210,16 +212,17 @@ def changes(old: Policy, new: Policy) -> dict[str, str]:
 
 
 def _differences(old: InUse, new: InUse) -> Iterator[str]:
+    name = spelt(new.name)
     if old.type != new.type:
-        yield f"{new.name}: {old.type} → {new.type}"
+        yield f"{name}: {old.type} → {new.type}"
     if old.weight != new.weight and old.weight is not None and new.weight is not None:
-        yield f"{new.name}: weight {old.weight:g} → {new.weight:g}"
+        yield f"{name}: weight {old.weight:g} → {new.weight:g}"
     was = dict(old.settings)
-    for name, value in new.settings:
-        if was.get(name) != value:
-            yield f"{new.name}: {name} {was.get(name)} → {value}"
+    for setting, value in new.settings:
+        if was.get(setting) != value:
+            yield f"{name}: {setting} {was.get(setting)} → {value}"
 
 
 def _told(plugin: InUse, *, weighed: bool = False) -> str:
-    name = plugin.name if plugin.name == plugin.type else f"{plugin.name} ({plugin.type})"
+    name = spelt(plugin.name) if plugin.name == plugin.type else f"{spelt(plugin.name)} ({plugin.type})"
     return f"{name} * {plugin.weight:g}" if weighed and plugin.weight is not None else name

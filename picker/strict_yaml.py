@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from scorer.document import spelt
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -124,4 +126,4 @@ def shown(node: yaml.Node) -> str:
 
 
 def _line(text: object) -> str:
-    return " ".join(str(text).split())[:200]
+    return spelt(" ".join(str(text).split()), 200)

@@ -77,11 +77,22 @@ def nearest(name: str, known: Collection[str]) -> str:
     """The known name that was probably meant, or which there are."""
     close = difflib.get_close_matches(name[:_SHOWN], known, n=1)
     if close:
-        return f"did you mean '{close[0]}'?"
+        return f"did you mean '{spelt(close[0])}'?"
     if not known:
         return "there are none"
     more = ", …" if len(known) > _MOST_SUGGESTED else ""
-    return f"there are only {', '.join(list(known)[:_MOST_SUGGESTED])}{more}"
+    return f"there are only {', '.join(map(spelt, list(known)[:_MOST_SUGGESTED]))}{more}"
+
+
+def spelt(name: str, limit: int = _SHOWN) -> str:
+    """A name that is the document's own as a message repeats it: without quotes, and not all of a long one.
+
+    What does not print (line breaks of all kinds, terminal escapes, direction marks) becomes an escape.
+    """
+    head = name[:limit]
+    if not head.isprintable():
+        head = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in head)
+    return head if len(name) <= limit else f"{head}…"
 
 
 def shown(value: Value) -> str:
@@ -237,7 +248,7 @@ class Fields:
             self._asked[inner.path] = inner.settings
 
     def _place(self, name: str) -> str:
-        return f"{self.path}.{name}" if self.path else name
+        return f"{self.path}.{spelt(name)}" if self.path else spelt(name)
 
     def _text(self, node: Node, place: str) -> str:
         if not isinstance(node.value, str):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from scorer.document import Fields, Mistakes, nearest, shown
+from scorer.document import Fields, Mistakes, nearest, shown, spelt
 from scorer.plugins.choosers import max_score
 from scorer.plugins.declared import Plugins
 from scorer.plugins.detectors import UTILIZATION
@@ -60,7 +60,7 @@ class Clusters:
 
     def __str__(self) -> str:
         """For people."""
-        shares = ", ".join(f"{name} {weight}" for name, weight in self.weights) or "no weights"
+        shares = ", ".join(f"{spelt(name)} {weight}" for name, weight in self.weights) or "no weights"
         return (
             f"{shares}; {'sticky' if self.sticky else 'not sticky'}, {'spilling' if self.spill else 'strict'}"
         )
@@ -168,7 +168,7 @@ class _Builder:
             clusters=clusters,
             notes=tuple(self._plugins.notes),
             warnings=tuple(
-                f"{entry.name}: {entry.plugin.warning}" for entry in entries if entry.plugin.warning
+                f"{spelt(entry.name)}: {entry.plugin.warning}" for entry in entries if entry.plugin.warning
             ),
             made=self._plugins.made,
         )
@@ -176,7 +176,7 @@ class _Builder:
     def _note_unused(self, used: set[str]) -> None:
         for name, plugin in self._plugins.usable().items():
             if plugin.chooses and not plugin.detector and name not in used:
-                self._plugins.notes.append(f"{name}: is in no profile")
+                self._plugins.notes.append(f"{spelt(name)}: is in no profile")
 
     def _in_use(self, entry: _Entry) -> InUse:
         key = self._plugins.key_of(entry.plugin)
@@ -234,7 +234,7 @@ class _Builder:
         if not plugin.chooses:
             raise reference.error(f"{shown(declared.name)} is no filter, scorer or picker", "pluginRef")
         if weighted and plugin.score is None:
-            self._plugins.notes.append(f"{declared.name}: has a weight, which only scorers have")
+            self._plugins.notes.append(f"{spelt(declared.name)}: has a weight, which only scorers have")
         return [_Entry(declared.name, plugin, weight)]
 
     def _gates(self, root: Fields) -> None:

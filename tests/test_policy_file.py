@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from picker.policy_file import (
@@ -606,8 +606,9 @@ _SPECS = st.fixed_dictionaries(
     {"type": st.one_of(_WORDS, _TREES)}, optional={"name": _TREES, "parameters": _TREES}
 )
 _REFERENCES = st.fixed_dictionaries({"pluginRef": st.one_of(_WORDS, _TREES)}, optional={"weight": _TREES})
+_READ = {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig"}
 _DOCUMENTS = st.fixed_dictionaries(
-    {"apiVersion": st.just("llm-d.ai/v1alpha1"), "kind": st.just("EndpointPickerConfig")},
+    {name: st.just(value) for name, value in _READ.items()},
     optional={
         "plugins": st.one_of(st.lists(_SPECS, max_size=4), _TREES),
         "schedulingProfiles": st.one_of(
@@ -629,6 +630,18 @@ _DOCUMENTS = st.fixed_dictionaries(
 
 
 @settings(max_examples=150, deadline=None)
+@example({"(\x91\nÊm": 1.3510798882109892e16})
+@example({"a\x85b": {"c\u2028": {"d" * 1000: [2**70]}}})
+@example({"clusters": {"weights": {"a\nb": "c"}}})
+@example({"plugins": [{"type": "decode\nfilter", "name": "x\ny"}, {"type": "decode-filter", "name": "x\nz"}]})
+@example({"plugins": [{"type": "label-selector-filter", "parameters": {"matchLabels": {"a\nb": 1}}}]})
+@example(
+    {
+        **_READ,
+        "plugins": [{"type": "queue-scorer", "name": "a\x1b[1m\nb"}],
+        "clusters": {"weights": {"a\nb": 1}},
+    }
+)
 @given(st.one_of(_TREES, _DOCUMENTS))
 def test_no_tree_raises_anything_but_one_line(tree: object) -> None:
     try:
@@ -636,13 +649,14 @@ def test_no_tree_raises_anything_but_one_line(tree: object) -> None:
     except PolicyFileError as error:
         lines = error.lines
     else:
-        lines = tuple(f"{name}: {text}" for name, text in summary(made))
+        lines = (*(f"{name}: {text}" for name, text in summary(made)), *made.notes, *made.warnings)
     assert lines
-    assert not any("\n" in line for line in lines)
+    assert all(line.isprintable() for line in lines)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60) | st.text("&*a-: {}[],'\"\n?!|>%", max_size=60).map(str.encode))
 def test_no_bytes_raise_anything_but_one_line(raw: bytes) -> None:
-    with pytest.raises(PolicyFileError):
+    with pytest.raises(PolicyFileError) as refused:
         parse_policy(raw, "policy.yaml", GIVEN)
+    assert all(line.isprintable() for line in refused.value.lines)

@@ -9,6 +9,7 @@ import yaml
 from picker.addresses import LAST_PORT, AddressError, HostPort, parse_host, parse_ip
 from picker.endpoints.endpoint import Endpoint, EndpointsError
 from picker.strict_yaml import NULL, Fault, documents, fields, integer, shown, text
+from scorer.document import spelt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,4 +92,4 @@ def _metrics(node: yaml.Node, place: str, port: int) -> HostPort:
 
 
 def _labels(node: yaml.Node, place: str) -> dict[str, str]:
-    return {key: text(value, f"{place}.{key}") for key, value in fields(node, place, None).items()}
+    return {key: text(value, f"{place}.{spelt(key)}") for key, value in fields(node, place, None).items()}

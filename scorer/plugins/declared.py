@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from scorer.document import Fields, Node, PolicyError, nearest, shown
+from scorer.document import Fields, Node, PolicyError, nearest, shown, spelt
 from scorer.plugins.filters import IN_FLIGHT_PRODUCER, PREFIX_PRODUCER
 from scorer.plugins.plugin import Plugin
 from scorer.plugins.producers import LACKING
@@ -93,7 +93,7 @@ class Plugins:
                 self._check(declared.parameters.references)
                 declared.plugin = self._kept(declared, plugin, means)
                 if plugin.told:
-                    self.notes.append(f"{declared.name}: {plugin.told}")
+                    self.notes.append(f"{spelt(declared.name)}: {plugin.told}")
         return declared.plugin
 
     def inject(self, type_: str, means: Means) -> Plugin:
@@ -149,7 +149,7 @@ class Plugins:
                 )
                 raise PolicyError(node.line, place, text)
             if declared is not None and declared.type not in (type_, *LACKING):  # of which there is a mistake
-                text = f"{shown(wanted)} is a {declared.type}; it has to be a {type_}"
+                text = f"{shown(wanted)} is a {spelt(declared.type)}; it has to be a {type_}"
                 raise PolicyError(node.line, place, text)
 
 
