@@ -45,14 +45,26 @@ async def showing(port_of: str) -> AsyncIterator[tuple[Health, Any]]:
     if port_of == "ext_proc":
         async with serving() as served:
             yield served.health, health_pb2_grpc.HealthStub(served.channel)
-        return
-    health = Health()
+    else:
+        health = Health()
+        async with serving_alone(health) as target, client_of(target) as channel:
+            yield health, health_pb2_grpc.HealthStub(channel)
+
+
+@asynccontextmanager
+async def serving_alone(health: Health) -> AsyncIterator[str]:
+    """The health service on a port of its own, and where it is."""
     server = alone(health, 0)
     port = await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CLIENT_OPTIONS) as channel:
-        yield health, health_pb2_grpc.HealthStub(channel)
-    async with asyncio.timeout(PATIENCE):
-        await server.stop(0)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        async with asyncio.timeout(PATIENCE):
+            await server.stop(0)
+
+
+def client_of(target: str) -> Any:
+    return grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS)
 
 
 async def check(stub: Any, name: str) -> int:
@@ -141,9 +153,19 @@ async def test_a_taken_port_names_the_setting(served: Served) -> None:
 
 
 async def test_a_server_of_health_alone_has_no_ext_proc() -> None:
-    server = alone(Health(), 0)
-    port = await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CLIENT_OPTIONS) as channel:
-        call = channel.stream_stream(METHOD)(iter([b"headers"]), timeout=PATIENCE)
+    async with serving_alone(Health()) as target, client_of(target) as channel:
+        # Without a message: of a call whose server ends it while a message is being written, any server,
+        # grpc.aio says INTERNAL instead of the status.
+        call = channel.stream_stream(METHOD)(timeout=PATIENCE)
         assert await call.code() == grpc.StatusCode.UNIMPLEMENTED
-    await server.stop(0)
+
+
+async def test_a_client_that_is_still_writing_reads_why_it_is_refused() -> None:
+    def codes(target: str) -> set[grpc.StatusCode]:
+        with grpc.insecure_channel(target, options=CLIENT_OPTIONS) as channel:
+            messages = [bytes(1000)] * 20
+            calls = [channel.stream_stream(METHOD)(iter(messages), timeout=PATIENCE) for _ in range(100)]
+            return {call.code() for call in calls}
+
+    async with serving_alone(Health()) as target:
+        assert await asyncio.to_thread(codes, target) == {grpc.StatusCode.UNIMPLEMENTED}
