@@ -51,12 +51,12 @@ class EdsFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._version = 0
-        self._inode = 0
+        self._written: object = None
 
     def is_ours(self) -> bool:
         """Whether it is as it was written last."""
         try:
-            return self._path.stat().st_ino == self._inode
+            return _status(self._path) == self._written
         except OSError:
             return False
 
@@ -78,11 +78,17 @@ class EdsFile:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(orjson.dumps(document))
-                self._inode = os.fstat(handle).st_ino
+            self._written = _status(Path(name))
             Path(name).replace(self._path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
+
+
+def _status(path: Path) -> object:
+    """What differs in another file. Its inode alone would not: that of a removed file is given to a new one."""
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _endpoint(address: str) -> dict[str, object]:

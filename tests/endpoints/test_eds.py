@@ -7,6 +7,8 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
+import pytest
+
 from picker.endpoints import eds
 from picker.endpoints.eds import EdsFile, PublishedSource
 from picker.endpoints.endpoint import Endpoint
@@ -15,10 +17,9 @@ from tests.endpoints.follow import Follower
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable
     from pathlib import Path
 
-    import pytest
 
 A, B, C = (f"10.0.0.{number}:8000" for number in (1, 2, 3))
 
@@ -154,17 +155,29 @@ async def test_an_envoy_that_is_not_there_knows_nobody(tmp_path: Path) -> None:
     assert await UnixSocketAdmin(tmp_path / "admin.sock", "pool").hosts() is None
 
 
-async def test_a_file_that_somebody_took_away_is_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def take_away(path: Path) -> None:
+    path.unlink()
+
+
+def empty(path: Path) -> None:
+    """As after a file of another writer that was given the number of ours, which was gone by then."""
+    number = path.stat().st_ino
+    path.write_text("{}")
+    assert path.stat().st_ino == number
+
+
+@pytest.mark.parametrize("happens", [take_away, empty])
+async def test_a_file_that_is_not_as_it_was_written_is_written_again(
+    happens: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(eds, "LOOK_INTERVAL", 0.01)
     path = tmp_path / "pool.json"
     async with Follower(PublishedSource(Told(A), EdsFile(path), Envoy(None))) as follower:
         await follower.next()
-        path.unlink()
+        happens(path)
 
         async def is_there() -> bool:
-            return path.exists()
+            return path.exists() and path.read_text() not in ("", "{}")
 
         await eventually(is_there)
         assert written(path) == [A]
