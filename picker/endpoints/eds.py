@@ -86,7 +86,7 @@ class EdsFile:
 
 
 def _status(path: Path) -> object:
-    """What differs in another file. Its inode alone would not: that of a removed file is given to a new one."""
+    """What differs in another file. Not its inode alone: that of a removed file is given to a new one."""
     status = path.stat()
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
