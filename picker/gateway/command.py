@@ -23,6 +23,7 @@ from picker.endpoints.eds import EdsFile
 from picker.gateway.binary import EnvoyError, envoy_binary
 from picker.gateway.bootstrap import GatewayConfig, bootstrap
 from picker.gateway.envoy_admin import EnvoyAdmin
+from picker.gateway.ports import free_port
 from picker.gateway.supervised import StartFailedError, Supervised
 from picker.settings import load, variable
 
@@ -270,7 +271,7 @@ def _overrides(options: GatewayOptions, directory: Path) -> dict[str, str]:
     for name in ("grpc_port", "health_port"):
         # Nobody but Envoy asks there, so that two gateways of one machine do not meet.
         if not os.environ.get(variable(name)):
-            ours[name] = str(_free_port())
+            ours[name] = str(free_port())
     if not os.environ.get(variable("fallbacks")):
         ours["fallbacks"] = DEFAULT_FALLBACKS
     return {name: value for name, value in {**ours, **options.settings}.items() if value}
@@ -281,10 +282,3 @@ def _eds_path(directory: Path) -> Path:
     folder = directory / "eds"
     folder.mkdir(parents=True, exist_ok=True)
     return folder / "pool.json"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -10,7 +10,6 @@ import pytest
 
 from bench.rig.child import Child, ChildError
 from bench.rig.picker import Picker
-from bench.rig.ports import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,10 +84,6 @@ async def test_an_exit_code_can_be_waited_for(tmp_path: Path) -> None:
 async def test_a_child_that_is_not_started_says_so(tmp_path: Path) -> None:
     with pytest.raises(ChildError, match="a test program is not started"):
         _ = python("", tmp_path).pid
-
-
-def test_free_ports_differ() -> None:
-    assert len(set(free_ports(20))) == 20
 
 
 async def test_a_picker_that_cannot_start_is_quoted() -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from aiohttp import WSMsgType, web
 
+from picker.gateway.ports import free_port
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -53,7 +55,7 @@ class Upstream:
         """Listen: on a free port at first, later on the same one again."""
         runner = self._runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=0.5)
         await runner.setup()
-        port = int(self.address.rpartition(":")[2] or 0)
+        port = int(self.address.rpartition(":")[2] or free_port())
         await web.TCPSite(runner, "127.0.0.1", port).start()
         host, port = runner.addresses[0][:2]
         self.address = f"{host}:{port}"

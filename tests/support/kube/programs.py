@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -118,18 +116,6 @@ class Program:
 
     def _tail(self) -> str:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-_TOLD:])
-
-
-def free_ports(count: int) -> list[int]:
-    """Free ports below those that the kernel gives to clients: one must be free again after a restart."""
-    found: list[int] = []
-    for port in random.sample(range(20000, 30000), 200):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((HOST, port))
-            found.append(port)
-        if len(found) == count:
-            return found
-    raise StartError("no free ports")
 
 
 def _state(task: Path) -> str:

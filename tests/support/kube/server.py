@@ -16,9 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from picker.gateway.ports import free_ports
 from tests.support.kube.build import APISERVER, ETCD
 from tests.support.kube.certificates import write_certificates
-from tests.support.kube.programs import HOST, Leash, Program, free_ports
+from tests.support.kube.programs import HOST, Leash, Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

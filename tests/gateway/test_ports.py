@@ -1,0 +1,54 @@
+"""Ports that a server can have, and have again."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from picker.gateway import ports
+from picker.gateway.ports import LOOPBACK, free_ports
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the kernel says of the ports that it gives to clients."""
+    file = tmp_path / "ip_local_port_range"
+    file.write_text("32768\t60999\n")
+    monkeypatch.setattr(ports, "_RANGE", file)
+    return file
+
+
+def test_they_differ_and_are_none_of_clients(clients: Path) -> None:
+    clients.write_text("20100\t60999\n")
+    found = free_ports(20)
+    assert len(set(found)) == 20
+    assert all(20_000 <= port < 20_100 for port in found)
+
+
+def test_one_that_is_taken_is_not_given(clients: Path) -> None:
+    clients.write_text("20004\t60999\n")
+    with ExitStack() as stack:
+        for port in range(20_000, 20_003):
+            with suppress(OSError):  # somebody else has it, as well
+                stack.enter_context(socket.socket()).bind((LOOPBACK, port))
+        assert not set(free_ports(2)) & set(range(20_000, 20_003))
+
+
+@pytest.mark.parametrize("said", [None, "", "nonsense", "1024\t65535", "20001\t60999"])
+def test_where_none_are_kept_from_clients_it_gives_what_the_kernel_does(
+    said: str | None, clients: Path
+) -> None:
+    if said is None:
+        clients.unlink()
+    else:
+        clients.write_text(said)
+    found = free_ports(20)
+    assert len(set(found)) == 20
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, found[0]))
