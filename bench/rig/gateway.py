@@ -71,6 +71,8 @@ class Gateway(Program):
         await stack.enter_async_context(self.child)
 
     async def _is_ready(self) -> bool:
+        if "gateway ready" not in self.child.log_text():  # until then it takes Envoy's end for a failed start
+            return False
         try:
             async with self._session.get(f"{self.url}/-/routes") as response:
                 return response.status < _SERVER_ERROR

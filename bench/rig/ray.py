@@ -15,10 +15,8 @@ import argparse
 import asyncio
 import importlib.util
 import os
-import random
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 from contextlib import suppress
@@ -29,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Self
 import orjson
 
 from bench.rig import procs
-from bench.rig.ports import LOOPBACK
+from bench.rig.ports import LOOPBACK, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,11 +39,9 @@ END_SECONDS = 10.0
 LOG_TAIL_LINES = 15
 ROOT = Path(__file__).resolve().parents[2]
 LOOPBACK_PATCH = ROOT / "bench/rig/loopback"
-LOWEST_PORT = 20_000
 REPLICA_PORTS = 200
 REPLICA_DRAIN_SECONDS = 8.0
 """With direct ingress: how many ports replicas choose from, and how long one that is to stop serves on."""
-PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -116,7 +112,7 @@ class RayCluster:
         dashboard: bool = False,
         direct_ingress: bool = False,
     ) -> None:
-        free = iter(quiet_ports(3 * nodes + 3))
+        free = iter(free_ports(3 * nodes + 3))
         http = list(http_ports) or [next(free) for _ in range(nodes)]
         metrics = list(metrics_ports) or [next(free) for _ in range(nodes)]
         agents = [next(free) for _ in range(nodes)]
@@ -279,28 +275,6 @@ def require_ray() -> None:
             "another package has overwritten opentelemetry-proto, and Ray exports no metrics with that: "
             "pip install --force-reinstall --no-deps opentelemetry-proto"
         )
-
-
-def quiet_ports(count: int) -> list[int]:
-    """Give free ports below those the kernel hands out by itself.
-
-    Ray's processes take hundreds of those while it starts, and a node that is stopped must find its own
-    port free when it is started again.
-    """
-    try:
-        lowest_ephemeral = int(PORT_RANGE.read_text().split()[0])
-    except (OSError, ValueError):
-        lowest_ephemeral = 32_768
-    candidates = list(range(min(LOWEST_PORT, lowest_ephemeral // 2), lowest_ephemeral))
-    random.shuffle(candidates)
-    found: list[int] = []
-    for port in candidates:
-        if len(found) == count:
-            return found
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind((LOOPBACK, port))
-            found.append(port)
-    raise RayError(f"fewer than {count} free ports below {lowest_ephemeral}")
 
 
 async def describe(cluster: RayCluster) -> dict[str, Any]:

@@ -4,32 +4,35 @@ from __future__ import annotations
 
 import random
 import socket
+from collections import deque
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
-_LOWEST = 20_000
+_UNPRIVILEGED = 1024
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_KEPT = 64
+
+_promised: deque[socket.socket] = deque()
 
 
 def free_ports(count: int, host: str = LOOPBACK) -> list[int]:
     """Give ``count`` different ports that were free a moment ago. OSError if there are not as many.
 
     They lie below those that the kernel gives to clients, one of which could else have it by the time it is
-    listened on, or listened on again after a restart. Another server may still take one before that: where
-    a program can bind port 0 and say what it got, prefer that.
+    listened on, or listened on again after a restart. Of the last ones the UDP ports of the same numbers are
+    kept, by which others who ask here meanwhile see that they are promised. Where a program can bind port 0
+    and say what it got, prefer that.
     """
-    end = _first_of_clients()
-    if end - _LOWEST < 2 * count:
-        return _given_by_the_kernel(count, host)
     found: list[int] = []
-    for port in random.sample(range(_LOWEST, end), min(end - _LOWEST, 100 + 2 * count)):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind((host, port))
-            found.append(port)
+    end = _first_of_clients()
+    candidates = range(max(_UNPRIVILEGED, end // 2), end)  # what has a port of its own is lower
+    for port in random.sample(candidates, len(candidates)):
         if len(found) == count:
-            return found
-    return _given_by_the_kernel(count, host)
+            break
+        if _promise(port, host):
+            found.append(port)
+    return found + _given_by_the_kernel(count - len(found), host)
 
 
 def free_port(host: str = LOOPBACK) -> int:
@@ -43,6 +46,21 @@ def _first_of_clients() -> int:
         return int(_RANGE.read_text().split()[0])
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def _promise(port: int, host: str) -> bool:
+    """Keep a port's promise, if neither anybody listens there nor has it been promised to others."""
+    with ExitStack() as stack, suppress(OSError):
+        promise = stack.enter_context(socket.socket(type=socket.SOCK_DGRAM))
+        promise.bind((host, port))
+        with socket.socket() as probe:
+            probe.bind((host, port))
+        stack.pop_all()
+        _promised.append(promise)
+        while len(_promised) > _KEPT:
+            _promised.popleft().close()
+        return True
+    return False
 
 
 def _given_by_the_kernel(count: int, host: str) -> list[int]:

@@ -22,7 +22,8 @@ from bench.demo.stage import DOORS, StageError, endpoints_file, require_free
 from bench.rig import procs
 from bench.rig.child import PROJECT
 from bench.rig.load import Result
-from bench.rig.ray import Proxy, quiet_ports
+from bench.rig.ports import free_port
+from bench.rig.ray import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -55,7 +56,7 @@ def shown(runs: list[Run]) -> str:
 def free_row() -> int:
     """The first of as many neighbouring free ports as there are doors."""
     while True:
-        (first,) = quiet_ports(1)
+        first = free_port()
         try:
             for port in range(first, first + len(DOORS)):
                 require_free(port)

@@ -8,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -23,7 +25,7 @@ from tests.support.upstream import lines, upstreams
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from bench.rig.load import Result
     from tests.gateway.conftest import Command
@@ -164,11 +166,17 @@ async def test_envoy_is_started_again(tmp_path: Path) -> None:
         await eventually(serves_again, within=60.0)
 
 
-async def test_a_run_folder_that_was_tidied_up_costs_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "tmp"
-    folder.mkdir()
-    async with command(tmp_path, TMPDIR=str(folder)) as gateway:
-        shutil.rmtree(next(folder.iterdir()))
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose path is short, as Envoy's sockets need it; pytest's are not."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+async def test_a_run_folder_that_was_tidied_up_costs_nothing(tmp_path: Path, short_folder: Path) -> None:
+    async with command(tmp_path, TMPDIR=str(short_folder)) as gateway:
+        for run_folder in short_folder.glob("serve-picker-*"):  # noqa: ASYNC240 - of one member
+            shutil.rmtree(run_folder)
         before = gateway.process("envoy")
         os.kill(before, signal.SIGKILL)
 

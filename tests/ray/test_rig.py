@@ -16,9 +16,9 @@ import aiohttp
 import orjson
 import pytest
 
-from bench.rig import procs, ray
+from bench.rig import procs
 from bench.rig.child import PROJECT
-from bench.rig.ray import RayCluster, RayError, quiet_ports
+from bench.rig.ray import RayCluster, RayError
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -80,17 +80,6 @@ async def command_line(*arguments: str) -> AsyncIterator[asyncio.subprocess.Proc
         if process.returncode is None:
             process.kill()
         await process.communicate()
-
-
-def test_quiet_ports_are_different_free_and_below_those_the_kernel_gives_out() -> None:
-    ports = quiet_ports(20)
-
-    lowest_ephemeral = int(ray.PORT_RANGE.read_text().split()[0])
-    assert len(set(ports)) == 20
-    assert max(ports) < lowest_ephemeral
-    for port in ports:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
 
 
 def test_too_few_ports_are_refused_before_anything_starts() -> None:
