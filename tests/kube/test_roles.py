@@ -126,7 +126,12 @@ class Cluster:
         self.account = Account(self._namespace, objects, rules)
         await eventually(self.account.in_force)
         env = env or objects.environment(self._namespace.name)
-        env = {"PICKER_LOG_FORMAT": "json", **env, "KUBECONFIG": str(self.account.kubeconfig(self._folder))}
+        env = {
+            **env,
+            "PICKER_LOG_FORMAT": "json",
+            "PICKER_DRAIN_DELAY": "0s",  # nobody comes meanwhile
+            "KUBECONFIG": str(self.account.kubeconfig(self._folder)),
+        }
         return await self._stack.enter_async_context(Process(env, directory=self._folder))
 
 

@@ -26,7 +26,9 @@ from tests.metrics.rig import PATIENCE, VLLM_PAGE, Rig, http, running_rig
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-VLLM = ScrapeOptions(dialect="vllm", interval=0.02, idle_interval=0.02, deadline=0.5, max_page=1024 * 1024)
+VLLM = ScrapeOptions(
+    dialect="vllm", interval=0.02, idle_interval=0.02, deadline=PATIENCE, max_page=1024 * 1024
+)
 RAY_PAGE = (
     b'ray_serve_event_loop_scheduling_latency_ms_count{actor_id="p",component="proxy"} 5\n'
     b'ray_serve_num_ongoing_requests_at_replicas{actor_id="p"} 4\n'
@@ -38,6 +40,13 @@ RAY_PAGE = (
 @pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
     async with running_rig(VLLM) as rig:
+        yield rig
+
+
+@pytest.fixture
+async def hasty_rig() -> AsyncIterator[Rig]:
+    """One that gives up soon, for servers that never answer."""
+    async with running_rig(dataclasses.replace(VLLM, deadline=0.5)) as rig:
         yield rig
 
 
@@ -204,7 +213,8 @@ BAD_PAGES: dict[str, tuple[bytes | Callable[[asyncio.StreamWriter], Awaitable[No
 
 
 @pytest.mark.parametrize("kind", BAD_PAGES)
-async def test_a_bad_page_touches_nothing(rig: Rig, kind: str) -> None:
+async def test_a_bad_page_touches_nothing(hasty_rig: Rig, kind: str) -> None:
+    rig = hasty_rig
     answer, expected = BAD_PAGES[kind]
     bad_server = await rig.server(metrics=answer, elsewhere=http(VLLM_PAGE))
     bad = rig.watch(bad_server)
