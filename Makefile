@@ -27,8 +27,9 @@ setup: .venv/dev.stamp
 demo: .venv/demo.stamp
 	KEEP="$(KEEP)" BACKEND="$(BACKEND)" $(BIN)/python -m bench.demo
 
+# Two at a time, for most wait for Envoy, Ray or Kubernetes; tests/conftest.py says which do not go together.
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest $(or $(TESTS),-n 2)
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check

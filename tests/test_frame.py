@@ -211,3 +211,32 @@ def test_a_skip_is_a_failure_where_skips_are_forbidden(no_skips: str, failures: 
     )
     assert done.stdout.count("\nNO_SKIPS=1 forbids it: ") == failures, done.stdout
     assert (done.returncode == 1) == bool(failures)
+
+
+SHARING = """\
+import os
+import pathlib
+import pytest
+
+@pytest.mark.sequence("over here")
+@pytest.mark.parametrize("n", range(3))
+def test_one(n):
+    with pathlib.Path("workers").open("a") as file:
+        print(pathlib.Path(__file__).parent.name, os.environ["PYTEST_XDIST_WORKER"], file=file)
+"""
+
+
+def test_two_at_a_time_keep_what_shares_a_server_in_one_process(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "tests/conftest.py", tmp_path)
+    for file in ("kube/test_a.py", "kube/test_b.py", "other/test_a.py", "other/test_b.py"):
+        (tmp_path / "tests" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tests" / file).write_text(SHARING)
+    printed = run(
+        [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", "--import-mode=importlib"],
+        cwd=tmp_path,
+    )
+    workers = [line.split() for line in (tmp_path / "workers").read_text().splitlines()]
+    assert len(workers) == 12
+    assert len({worker for room, worker in workers if room == "kube"}) == 1
+    assert len({worker for _, worker in workers}) == 2
+    assert "ext_proc sequences: 12 over here" in printed
