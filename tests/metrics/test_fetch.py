@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import uvloop
 
-from picker.metrics.fetch import Answer, Client, FetchError, Outcome
+from picker.metrics.fetch import Client, FetchError, Outcome
 from tests.metrics.rig import PATIENCE, Server, http
 
 if TYPE_CHECKING:
@@ -32,8 +32,11 @@ async def served(answer: bytes | Callable[[asyncio.StreamWriter], Awaitable[None
         await server.stop()
 
 
-async def get(client: Client, server: Server, path: str = "/", *, deadline: float = PATIENCE) -> Answer:
-    return await client.get(server.address, path, accept="*/*", deadline=deadline, limit=1000)
+async def get(
+    client: Client, server: Server, path: str = "/", *, deadline: float = PATIENCE
+) -> tuple[int, bytes]:
+    answer = await client.get(server.address, path, accept="*/*", deadline=deadline, limit=1000)
+    return answer.status, answer.body
 
 
 async def test_a_connection_is_used_again_and_two_at_once_have_one_each() -> None:
