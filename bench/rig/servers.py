@@ -394,9 +394,7 @@ async def _run(*, ports: Sequence[int], **options: Any) -> None:  # noqa: ANN401
 
 
 @asynccontextmanager
-async def _serving(
-    port: int, *, max_ongoing: int, max_queued: int, **page: Any
-) -> AsyncIterator[Proxy]:
+async def _serving(port: int, *, max_ongoing: int, max_queued: int, **page: Any) -> AsyncIterator[Proxy]:
     proxy = Proxy("", Slots(max_ongoing, max_queued), **page)
     runner = web.AppRunner(
         proxy.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0

@@ -486,12 +486,13 @@ async def test_who_works_is_asked_at_its_dialects_interval(changed: dict[str, fl
 async def test_who_has_own_requests_is_asked_at_its_dialects_interval() -> None:
     scraper, slot = scraper_at_rest(ScrapeOptions())
     scraper._fleet.own[slot.row] = 1
-    delays = [arrive(scraper, slot) for _ in range(5)]
+    delays = [arrive(scraper, slot, load=2.0) for _ in range(5)]
     scraper._fleet.own[slot.row] = 0
     scraper._fleet.sent_at[slot.row] = -4.0
-    delays += [arrive(scraper, slot) for _ in range(5)]
+    delays += [arrive(scraper, slot, load=2.0) for _ in range(5)]
     assert max(delays[1:]) <= 0.22
     scraper._fleet.sent_at[slot.row] = -6.0
+    arrive(scraper, slot)
     assert arrive(scraper, slot) > 0.22
 
 
