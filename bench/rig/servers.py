@@ -15,6 +15,7 @@ import gzip
 import re
 import signal
 import sys
+import time
 from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -152,7 +153,7 @@ class Proxy:
 
     def __post_init__(self) -> None:
         if self.pages == "vllm":
-            self._vllm = VllmPage(self.page_bytes)
+            self._vllm = VllmPage(self.page_bytes, time.time())
         else:
             self._padding = _padding(self.page_bytes)
 
@@ -202,7 +203,10 @@ class Proxy:
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         if self._vllm is not None:
             self._page = self._vllm.write(
-                running=self.slots.ongoing, waiting=self.slots.queued, requests=self._requests.total()
+                running=self.slots.ongoing,
+                waiting=self.slots.queued,
+                requests=self._requests.total(),
+                cpu_seconds=time.process_time(),
             )
         if "gzip" not in request.headers.get("Accept-Encoding", ""):
             return web.Response(body=self._page, headers=headers)
@@ -394,7 +398,13 @@ async def _run(*, ports: Sequence[int], **options: Any) -> None:  # noqa: ANN401
 
 
 @asynccontextmanager
-async def _serving(port: int, *, max_ongoing: int, max_queued: int, **page: Any) -> AsyncIterator[Proxy]:
+async def _serving(
+    port: int,
+    *,
+    max_ongoing: int,
+    max_queued: int,
+    **page: Any,  # noqa: ANN401 - see main
+) -> AsyncIterator[Proxy]:
     proxy = Proxy("", Slots(max_ongoing, max_queued), **page)
     runner = web.AppRunner(
         proxy.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0

@@ -1,12 +1,10 @@
-"""The metrics page of a vLLM server (V1 engine): its own families, and those of Python and FastAPI around them.
+"""The metrics page of a vLLM server (V1 engine): its own families, and those of Python and FastAPI.
 
 Names, kinds and labels are vLLM's. The gauges, and how many requests there were, are true; what the
 histograms say of each request is made up, since all that a reader of them pays for is their size.
 """
 
 from __future__ import annotations
-
-import time
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 _LABELS = f'engine="0",model_name="{MODEL}"'
@@ -60,9 +58,12 @@ _COUNT = "\0"
 
 
 class VllmPage:
-    """Writes the page of one server, of about ``size`` bytes (at least what its own families need)."""
+    """Writes the page of one server, of about ``size`` bytes (at least what its own families need).
 
-    def __init__(self, size: int) -> None:
+    ``started``: when it was started, in seconds since 1970.
+    """
+
+    def __init__(self, size: int, started: float) -> None:
         parts = [_histogram(f"vllm:{name}", _LABELS, bounds) for name, bounds in _HISTOGRAMS.items()]
         room = size - sum(map(len, parts))
         parts.append(_head(_OF_PATHS, "histogram"))
@@ -70,18 +71,18 @@ class VllmPage:
             parts.append(_series(_OF_PATHS, f'handler="/v1/{len(parts):03}",method="POST"', _SECONDS))
             room -= len(parts[-1])
         self._template = "".join(parts)
-        self._started = time.time()
+        self._started = started
         self._counted = -1
         self._histograms = ""
 
-    def write(self, *, running: int, waiting: int, requests: int) -> bytes:
-        """The page as of now; ``requests`` were answered so far."""
+    def write(self, *, running: int, waiting: int, requests: int, cpu_seconds: float) -> bytes:
+        """The page as of now; ``requests`` were answered so far, which took ``cpu_seconds``."""
         if requests != self._counted:
             self._counted, self._histograms = requests, self._template.replace(_COUNT, f"{requests:.1f}")
         kv_usage = min(1.0, _KV_OF_REQUEST * running)
         config = f'block_size="16",cache_dtype="auto",engine="0",num_gpu_blocks="{_KV_BLOCKS}"'
         lines = (
-            _family("process_cpu_seconds_total", "counter", "", time.process_time()),
+            _family("process_cpu_seconds_total", "counter", "", cpu_seconds),
             _family("process_start_time_seconds", "gauge", "", self._started),
             _family("vllm:num_requests_running", "gauge", _LABELS, running),
             _family("vllm:num_requests_waiting", "gauge", _LABELS, waiting),

@@ -72,8 +72,9 @@ _LONGEST_EXPLAINED = 2.0
 """Seconds between two pages that own numbers explain. Others' requests are noticed so late, and the page of a
 Ray node is taken to be of about now only if the one before is not much older (``freshness._SHORT_GAP``)."""
 _AMPLE_KV = 0.7
+"""Share of a KV cache in use up to which some more is no news..."""
 _STEADY_KV = 0.05
-"""Shares of a KV cache: what is in use matters from the first on, and a change where it is more than the other."""
+"""...and how much more is."""
 
 _RECENT = 5.0
 """Seconds after a request was sent in which an endpoint counts as one with traffic."""
