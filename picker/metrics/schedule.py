@@ -53,8 +53,9 @@ class Schedule(Generic[T]):
             self.push(due, job)
 
     def move(self, due: float, job: T) -> None:
-        """Let a job that waits be done at another time. One that is being done stays as it is."""
-        if self._due.get(job, due) != due:
+        """Let a job that waits be done at another time. One that is being done, or due, stays as it is."""
+        waits_for = self._due.get(job, due)
+        if waits_for != due and waits_for > self._clock():
             self.push(due, job)
 
     async def run(self, do: Callable[[T], Awaitable[None]], workers: int) -> None:

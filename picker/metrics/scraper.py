@@ -255,7 +255,8 @@ class Scraper:
         while True:
             await asyncio.sleep(_LOOK - self._clock() % _LOOK)
             self._look(self._clock())
-            self._look_for_ends(client)
+            if self._trusted:
+                self._look_at_trusted(client, self._clock())
 
     def _look(self, now: float) -> None:
         """See how many work, and end the rest of the endpoints that got a request.
@@ -275,14 +276,21 @@ class Scraper:
             self._hasten_page(target, soon)
             self._schedule.hasten(soon, _Job(target, self._probe))
 
-    def _look_for_ends(self, client: Client) -> None:
-        """Ask those at once that are asked seldom though they work, and that closed a kept connection.
+    def _look_at_trusted(self, client: Client, now: float) -> None:
+        """Ask those at once that are asked seldom though they work, and of which there is news.
 
-        A server that ends closes them all; so this is noticed no later than by asking often.
+        A server that ends closes the kept connection, so that is noticed no later than by asking often; who
+        fails or refuses requests is asked as often as ever from now on.
         """
-        if self._trusted:
-            closed = set(client.closed({target.endpoint.metrics_address for target in self._trusted}))
-            for target in [one for one in self._trusted if one.endpoint.metrics_address in closed]:
+        fleet = self._fleet
+        closed = set(client.closed({target.endpoint.metrics_address for target in self._trusted}))
+        for target in list(self._trusted):
+            row = target.slot.row
+            if (
+                target.endpoint.metrics_address in closed
+                or fleet.breaker_open[row]
+                or fleet.full_until[row] > now
+            ):
                 self._trust_no_more(target)
 
     def _trust_no_more(self, target: _Target) -> None:
@@ -587,6 +595,7 @@ class Scraper:
     def _contact_failed(self, target: _Target) -> None:
         """Three failures in a row make an endpoint unreachable, two if its page went away, too."""
         target.failed_contacts += 1
+        self._trust_no_more(target)
         page_lost = target.probing and target.had_page and target.failures > 0
         enough = _FAILED_CONTACTS_WITHOUT_PAGE if page_lost else _FAILED_CONTACTS
         if target.failed_contacts >= enough and self._fleet.reachable[target.slot.row]:
