@@ -146,7 +146,7 @@ async def test_who_takes_longer_than_some_looks_is_waited_for() -> None:
     async with served(answer_late) as server, Client() as client:
         asked = asyncio.create_task(get(client, server))
         async with asyncio.timeout(PATIENCE):
-            while client._look is not None or not server.requests:
+            while client._look is not None or not server.requests:  # noqa: ASYNC110 - it is no event
                 await asyncio.sleep(0.001)
         assert not asked.done()
         go_on.set()
@@ -196,6 +196,6 @@ async def test_it_is_told_whose_kept_connection_was_closed() -> None:
         assert client.closed(both) == []
         await one.stop()
         async with asyncio.timeout(PATIENCE):
-            while not client.closed(both):
+            while not client.closed(both):  # noqa: ASYNC110 - it is no event
                 await asyncio.sleep(0.001)
         assert client.closed(both) == [one.address]

@@ -663,9 +663,7 @@ async def test_a_probe_is_done_with_a_page(page_in: float, quiet: int, probe_in:
 # The same page once more
 
 
-async def test_a_compressed_page_that_comes_again_is_not_read_again(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_compressed_page_that_comes_again_is_not_read_again(rig: Rig) -> None:
     read: list[int] = []
 
     def counting(page: bytes) -> Reading:
