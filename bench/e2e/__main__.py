@@ -19,6 +19,7 @@ from bench.e2e.report import as_json, conclusion, goals, introduction, table
 from bench.e2e.subject import KINDS
 from bench.rig.child import PROJECT, ChildError
 from bench.rig.envoy import MODES
+from bench.rig.servers import PAGES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +45,7 @@ OUT = PROJECT / "bench" / "out"
 @click.option("--runs", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--duration", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Of each load.")
 @click.option("--servers", type=click.IntRange(1), default=8, show_default=True)
+@click.option("--pages", type=click.Choice(PAGES), default="vllm", show_default=True, help="Their words.")
 @click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, help="Envoy's workers.")
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--quick", is_flag=True, help="One short run: shows that all works, not what it costs.")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bench.e2e.peer import Peer
     from bench.e2e.subject import Kind, Subject
     from bench.rig.envoy import Mode
+    from bench.rig.servers import Pages
 
 NOBODY = "none"
 """The subject of the door without a picker: Envoy's own round robin."""
@@ -62,6 +63,7 @@ class Plan:
     runs: int = 3
     duration: float = 10.0
     servers: int = 8
+    pages: Pages = "vllm"
     concurrency: int = 1
     seed: int = 1
 
@@ -119,7 +121,7 @@ async def run_once(plan: Plan, run: int, progress: Callable[[str], None]) -> Run
     The order of the doors moves on by one each run, so that none is always the first.
     """
     async with AsyncExitStack() as stack:
-        servers = await stack.enter_async_context(Servers(count=plan.servers))
+        servers = await stack.enter_async_context(Servers(count=plan.servers, pages=plan.pages))
         subjects: dict[str, Subject] = {
             kind: await stack.enter_async_context(running(kind, servers.addresses)) for kind in plan.subjects
         }

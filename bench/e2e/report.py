@@ -16,12 +16,14 @@ from rich.table import Table
 
 from bench.e2e.goals import verdicts
 from bench.e2e.measure import ALONE
+from bench.rig.servers import PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bench.e2e.measure import Measurement, Plan, Run
 
+WORDS = {"vllm": "vLLM's", "ray": "Ray's"}
 LEFT_OUT = (
     "Left out: TLS on either side, HTTP/2 clients, several Envoy workers unless asked for, real model "
     "servers, policies other than the built-in one. Load generator, servers, Envoy and picker share this "
@@ -92,8 +94,11 @@ def introduction(plan: Plan) -> str:
     """Say what is going to be run."""
     names = ", ".join((*plan.subjects, *(peer.name for peer in plan.peers)))
     loads = [f"  {case.name}: {case.describe()}" for case in plan.cases]
+    kilobytes = PAGE_BYTES[plan.pages] // 1000
+    renewed = "written when asked for" if plan.pages == "vllm" else "renewed every second"
     return (
-        f"{names} before {plan.servers} simulated servers, Envoy with {plan.concurrency} "
+        f"{names} before {plan.servers} simulated servers with metrics pages in {WORDS[plan.pages]} words "
+        f"({kilobytes} kB, {renewed}), Envoy with {plan.concurrency} "
         f"worker(s), modes {', '.join(plan.modes)}, beside the same Envoy without a picker.\n"
         f"{plan.runs} run(s) of {plan.duration:g} s a load, about {plan.expected_seconds:.0f} s in all:\n"
         + "\n".join(loads)

@@ -1,8 +1,8 @@
-"""Small simulated servers that look like Ray Serve proxies, in a process of their own.
+"""Small simulated servers that look like Ray Serve proxies, or like vLLM, in a process of their own.
 
 Each has a bounded number of slots and a bounded queue, answers as a request's body says, and shows its
-load on a metrics page in Ray's words. What it leaves out of a real proxy: slots are its own instead of
-the cluster's, and its queue bounds only what really waits, whereas Ray's fills before assignment.
+load on a metrics page in Ray's words or vLLM's. What it leaves out of a real proxy: slots are its own instead
+of the cluster's, and its queue bounds only what really waits, whereas Ray's fills before assignment.
 
 Request body: ``{"sleep": seconds, "stream": bool, "chunks": int, "interval": seconds}``, all optional.
 Control: ``POST /-/control`` with ``{"failing": bool, "draining": bool, "busy": int, "busy_sleep": s}``.
@@ -15,11 +15,12 @@ import gzip
 import re
 import signal
 import sys
+import time
 from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import aiohttp
 import click
@@ -29,11 +30,16 @@ from aiohttp import web
 
 from bench.rig.child import Child, Program, scratch_directory
 from bench.rig.ports import LOOPBACK
+from bench.rig.vllmpage import VllmPage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
 
+Pages = Literal["vllm", "ray"]
+PAGES: tuple[Pages, ...] = get_args(Pages)
+PAGE_BYTES: dict[Pages, int] = {"vllm": 50_000, "ray": 300_000}
+"""About what pages of real servers have."""
 BODY_LIMIT = 64 * 1024 * 1024
 LONGEST_SECONDS = 600.0
 MOST_CHUNKS = 100_000
@@ -133,6 +139,7 @@ class Proxy:
 
     name: str
     slots: Slots
+    pages: Pages
     page_bytes: int
     report_interval: float
     failing: bool = False
@@ -142,9 +149,13 @@ class Proxy:
     _requests: Counter[int] = field(default_factory=Counter)
     _page: bytes = b""
     _padding: bytes = b""
+    _vllm: VllmPage | None = None
 
     def __post_init__(self) -> None:
-        self._padding = _padding(self.page_bytes)
+        if self.pages == "vllm":
+            self._vllm = VllmPage(self.page_bytes, time.time())
+        else:
+            self._padding = _padding(self.page_bytes)
 
     def application(self) -> web.Application:
         """Give its routes."""
@@ -157,7 +168,7 @@ class Proxy:
         return app
 
     async def report(self) -> None:
-        """Renew the metrics page now and then, as Ray's reporter does: what is shown is always a bit old."""
+        """Renew Ray's page now and then, as its reporter does: what is shown is always a bit old."""
         while True:
             self._page = self._render()
             await asyncio.sleep(self.report_interval)
@@ -190,6 +201,13 @@ class Proxy:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        if self._vllm is not None:
+            self._page = self._vllm.write(
+                running=self.slots.ongoing,
+                waiting=self.slots.queued,
+                requests=self._requests.total(),
+                cpu_seconds=time.process_time(),
+            )
         if "gzip" not in request.headers.get("Accept-Encoding", ""):
             return web.Response(body=self._page, headers=headers)
         headers["Content-Encoding"] = "gzip"
@@ -302,7 +320,8 @@ def _padding(size: int) -> bytes:
 class Servers(Program):
     """An async context manager around one process with ``count`` simulated servers.
 
-    ``report_interval``: seconds between two states of the metrics page; ``page_bytes``: its rough size.
+    ``pages``: whose words the metrics page is in; ``page_bytes``: its rough size, what is usual if None;
+    ``report_interval``: seconds between two states of Ray's page, vLLM's is written when asked for.
     ``ports``: the first servers' ports; the others take free ones.
     """
 
@@ -310,7 +329,8 @@ class Servers(Program):
     max_ongoing: int = 0
     max_queued: int = -1
     report_interval: float = 1.0
-    page_bytes: int = 300_000
+    pages: Pages = "ray"
+    page_bytes: int | None = None
     ports: Sequence[int] = ()
     directory: Path | None = None
     addresses: list[str] = field(default_factory=list, init=False)
@@ -340,7 +360,8 @@ class Servers(Program):
             "--max-ongoing": self.max_ongoing,
             "--max-queued": self.max_queued,
             "--report-interval": self.report_interval,
-            "--page-bytes": self.page_bytes,
+            "--pages": self.pages,
+            "--page-bytes": PAGE_BYTES[self.pages] if self.page_bytes is None else self.page_bytes,
         }
         ports = [*self.ports, *[0] * (self.count - len(self.ports))]
         arguments = [("--port", port) for port in ports] + list(options.items())
@@ -358,10 +379,11 @@ class Servers(Program):
 @click.option("--port", "ports", type=click.IntRange(0, 65535), multiple=True, default=(0,))
 @click.option("--max-ongoing", type=click.IntRange(0), default=0, help="Slots of each server, 0: no limit.")
 @click.option("--max-queued", type=click.IntRange(-1), default=-1, help="Its queue's length, -1: no limit.")
-@click.option("--report-interval", type=click.FloatRange(0.01), default=1.0, help="Age of the metrics page.")
-@click.option("--page-bytes", type=click.IntRange(0, 10_000_000), default=300_000, help="Its size.")
+@click.option("--report-interval", type=click.FloatRange(0.01), default=1.0, help="Age of a Ray page.")
+@click.option("--pages", type=click.Choice(PAGES), default="ray", help="Whose words they are in.")
+@click.option("--page-bytes", type=click.IntRange(0, 10_000_000), default=300_000, help="Their size.")
 def main(**options: Any) -> None:  # noqa: ANN401 - checked by click
-    """Run one simulated Ray Serve proxy for each --port (0: a free one) until SIGTERM."""
+    """Run one simulated server for each --port (0: a free one) until SIGTERM."""
     uvloop.run(_run(**options))
 
 
@@ -377,9 +399,13 @@ async def _run(*, ports: Sequence[int], **options: Any) -> None:  # noqa: ANN401
 
 @asynccontextmanager
 async def _serving(
-    port: int, *, max_ongoing: int, max_queued: int, report_interval: float, page_bytes: int
+    port: int,
+    *,
+    max_ongoing: int,
+    max_queued: int,
+    **page: Any,  # noqa: ANN401 - see main
 ) -> AsyncIterator[Proxy]:
-    proxy = Proxy("", Slots(max_ongoing, max_queued), page_bytes, report_interval)
+    proxy = Proxy("", Slots(max_ongoing, max_queued), **page)
     runner = web.AppRunner(
         proxy.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0
     )

@@ -89,7 +89,7 @@ async def page_costs(plan: Plan, run: int, progress: Callable[[str], None]) -> l
     costs: list[PageCost] = []
     ways: list[Who] = ["picker", "plain"]
     for kind in plan.kinds:
-        async with PageServers(kind, plan.endpoints) as servers:
+        async with PageServers(kind, plan.endpoints, renewed=0.0) as servers:
             for who in ways[run % 2 :] + ways[: run % 2]:
                 progress(f"run {run + 1} of {plan.runs}: {who}, {kind} pages")
                 costs.append(await _page_cost(plan, run, who, servers))

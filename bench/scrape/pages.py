@@ -1,8 +1,9 @@
 """Many servers that show one metrics page, in a process of their own: ``python -m bench.scrape.pages``.
 
-They do as little as can be done (answers are made once, compressed or not), so that most of what the
-machine does is the asking, which is what is measured. A Ray node's page comes as from a Ray node:
-HTTP/1.0, and the connection is closed behind it.
+They do as little as can be done (a few pages are made beforehand, compressed or not, and shown in turn), so
+that most of what the machine does is the asking, which is what is measured. A Ray node's page comes as from a
+Ray node: HTTP/1.0, and the connection is closed behind it. vLLM's is another one each time, if only by the
+CPU that it took; Ray's is renewed every ten seconds, as by default, or each time, too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 import resource
 import signal
 import sys
+import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Literal, Self, cast, get_args
 
@@ -22,6 +24,7 @@ import uvloop
 
 from bench.rig.child import Child, scratch_directory
 from bench.rig.ports import LOOPBACK
+from bench.rig.vllmpage import VllmPage
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -30,13 +33,18 @@ Kind = Literal["small", "vllm", "ray"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 SIZES: dict[Kind, int] = {"small": 800, "vllm": 50_000, "ray": 300_000}
 """Bytes of the pages, about."""
+RENEWED_SECONDS: dict[Kind, float] = {"small": 0.0, "vllm": 0.0, "ray": 10.0}
+"""Between two states of a page; 0: each answer shows another one."""
 LISTENING = "listening on "
+_STATES = 7  # prime, so that a server's next page is another one, whatever the number of servers
 _BACKLOG = 64
 
 _PROCESS = (
     b"# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.\n"
     b"# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds 1.79602249305e+09\n"
+    b"process_cpu_seconds_total %d\n"
 )
+_STARTED = 1.79602249305e09
 _VLLM_FAMILIES = (
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
@@ -51,8 +59,10 @@ _RAY_FAMILIES = (
 )
 
 
-def page(kind: Kind) -> bytes:
+def page(kind: Kind, state: int = 0) -> bytes:
     """An idle server's page: vLLM's gauges come first, those of a Ray proxy in the midst of others."""
+    if kind == "vllm":
+        return VllmPage(SIZES[kind], _STARTED).write(running=0, waiting=0, requests=0, cpu_seconds=state)
     if kind == "ray":
         labels = 'actor_id="p",application="",component="proxy",deployment="",NodeAddress="10.0.0.1"'
         families, other = _RAY_FAMILIES, "ray_node_other"
@@ -62,7 +72,8 @@ def page(kind: Kind) -> bytes:
     wanted = [
         f"# HELP {name} Text.\n# TYPE {name} gauge\n{name}{{{labels}}} 0.0\n".encode() for name in families
     ]
-    wanted.insert(0, _PROCESS)
+    wanted[0] = wanted[0].replace(b"} 0.0\n", b"} %d.0\n" % state) if kind == "ray" else wanted[0]
+    wanted.insert(0, _PROCESS % state)
     filling = _histograms(other, labels, SIZES[kind] - sum(map(len, wanted)))
     middle = len(filling) // 2 if kind == "ray" else 0
     return b"".join([*filling[:middle], *wanted, *filling[middle:]])
@@ -83,18 +94,21 @@ def _histograms(name: str, labels: str, size: int) -> list[bytes]:
 class Site:
     """What every port answers, and how often the page was asked for."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Kind, renewed: float) -> None:
         self.pages = 0
         self.closes = kind == "ray"
-        body = page(kind)
-        self._page = self._answer(body)
-        self._compressed = self._answer(gzip.compress(body), "Content-Encoding: gzip")
+        self._renewed = renewed
+        bodies = [page(kind, state) for state in range(_STATES)]
+        self._plain = [self._answer(body) for body in bodies]
+        self._compressed = [self._answer(gzip.compress(body), "Content-Encoding: gzip") for body in bodies]
 
     def answer(self, head: bytes) -> tuple[bytes, bool]:
         """The answer to a request, and whether the connection is closed behind it."""
         if head.startswith(b"GET /metrics "):
             self.pages += 1
-            return (self._compressed if b"gzip" in head else self._page), self.closes
+            state = int(time.monotonic() / self._renewed) if self._renewed else self.pages
+            answers = self._compressed if b"gzip" in head else self._plain
+            return answers[state % _STATES], self.closes
         if head.startswith(b"GET /-/routes "):
             return b'HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{"/":"default"}'[:-1], False
         if head.startswith(b"GET /-/pages "):
@@ -139,10 +153,14 @@ class _Visit(asyncio.Protocol):
 
 
 class PageServers:
-    """An async context manager around one process with ``count`` servers of one kind of page."""
+    """An async context manager around one process with ``count`` servers of one kind of page.
 
-    def __init__(self, kind: Kind, count: int) -> None:
+    ``renewed``: seconds between two states of it, 0: each answer shows another; what is usual if None.
+    """
+
+    def __init__(self, kind: Kind, count: int, renewed: float | None = None) -> None:
         self.kind = kind
+        self._renewed = RENEWED_SECONDS[kind] if renewed is None else renewed
         self._count = count
         self._stack = AsyncExitStack()
         self._session: aiohttp.ClientSession
@@ -152,7 +170,7 @@ class PageServers:
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             self._session = await stack.enter_async_context(aiohttp.ClientSession())
-            arguments = [f"--kind={self.kind}", f"--count={self._count}"]
+            arguments = [f"--kind={self.kind}", f"--count={self._count}", f"--renewed={self._renewed}"]
             self._child = Child(
                 "the page servers",
                 [sys.executable, "-m", "bench.scrape.pages", *arguments],
@@ -196,17 +214,18 @@ def raise_file_limit() -> None:
 @click.command()
 @click.option("--kind", type=click.Choice(KINDS), required=True)
 @click.option("--count", type=click.IntRange(1, 10_000), required=True, help="Servers, a port each.")
-def main(kind: Kind, count: int) -> None:
+@click.option("--renewed", type=click.FloatRange(0), required=True, help="Seconds between two states.")
+def main(kind: Kind, count: int, renewed: float) -> None:
     """Serve until SIGTERM."""
     raise_file_limit()
-    uvloop.run(_run(kind, count))
+    uvloop.run(_run(kind, count, renewed))
 
 
-async def _run(kind: Kind, count: int) -> None:
+async def _run(kind: Kind, count: int, renewed: float) -> None:
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    site = Site(kind)
+    site = Site(kind, renewed)
     servers = [
         await loop.create_server(lambda: _Visit(site), LOOPBACK, 0, backlog=_BACKLOG) for _ in range(count)
     ]

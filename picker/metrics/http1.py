@@ -8,7 +8,7 @@ and what breaks them, or goes beyond a bound, ends the answer and with it the co
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from isal import isal_zlib  # inflates two to three times as fast as zlib
 
@@ -33,6 +33,8 @@ _TELLING: Final = re.compile(
 """The headers that say how to read on; what else there is may be what it likes."""
 _LENGTH: Final = re.compile(rb"[0-9]{1,15}")
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;.*)?")
+_TRAILER: Final = 8
+"""Bytes at the end of a gzip stream."""
 _INTERIM: Final = (100, 102, 103)
 _BODILESS: Final = (204, 304)
 
@@ -51,36 +53,59 @@ class TooLargeError(ValueError):
     """A page beyond the bound."""
 
 
+class Imprint(NamedTuple):
+    """What tells two gzip streams apart without decompressing them (RFC 1952 2.3).
+
+    ``size`` in bytes, and the ``trailer``: CRC-32 and length of what is compressed. The header is not looked
+    at, since it has the time of compressing.
+    """
+
+    size: int
+    trailer: bytes
+
+
 class Response:
-    """One answer, fed with bytes as they come; a 200 has at most ``limit`` bytes of body, decompressed."""
+    """One answer, fed with bytes as they come; a 200 has at most ``limit`` bytes of body, decompressed.
+
+    ``known`` is the imprint of the answer before. A body that bears it is not decompressed: ``repeated`` says
+    so, and there is no body.
+    """
 
     __slots__ = (
         "_chunked",
         "_cut",
         "_ending_chunk",
         "_head",
+        "_held",
         "_inflater",
+        "_known",
         "_left",
         "_limit",
+        "_packed",
         "_pieces",
         "_rest",
         "_size",
+        "_trailer",
         "_trailers",
         "_undecoded",
         "_whole",
         "begun",
+        "repeated",
         "reusable",
         "status",
     )
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, known: Imprint | None = None) -> None:
         self.status = 0
         """0 until the headers are here."""
         self.begun = False
         """Whether any byte of an answer came."""
         self.reusable = False
         """Whether the connection can carry a further request; of use when the answer is complete."""
+        self.repeated = False
+        """Whether the body is the known one; of use when the answer is complete."""
         self._limit = limit
+        self._known = known
         self._head = b""
         self._left: int | None = None
         """Bytes that are to come, of the body or of the present chunk; None: up to the connection's end."""
@@ -88,6 +113,11 @@ class Response:
         self._rest = b""
         self._inflater: isal_zlib.Decompress | None = None
         self._undecoded = b""
+        self._packed = 0
+        """Bytes of the compressed body so far."""
+        self._trailer = b""
+        self._held: list[bytes] = []
+        """The compressed body, as long as it may be the known one; so it is never longer than that."""
         self._pieces: list[bytes] = []
         self._size = 0
         self._cut = False
@@ -103,9 +133,14 @@ class Response:
         """Whether all of the answer is here that will be read."""
         return self._whole and not self._undecoded
 
+    @property
+    def imprint(self) -> Imprint | None:
+        """That of the compressed body when it is complete; None where it is not compressed."""
+        return None if self._inflater is None else Imprint(self._packed, self._trailer)
+
     def body(self) -> bytes:
         """The body. Raises BrokenError where its compression has no end."""
-        if self._inflater is not None and not self._inflater.eof and not self._cut:
+        if self._inflater is not None and not (self._inflater.eof or self._cut or self.repeated):
             raise BrokenError("a gzip stream that is cut off")
         return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
 
@@ -119,6 +154,8 @@ class Response:
                 data = self._read_head(data)
             if self.status and (data or not self._left):
                 self._read_body(data)
+                if self._whole and self._held:
+                    self._compare()
         return self.complete
 
     def end(self) -> bool:
@@ -163,6 +200,8 @@ class Response:
         self.status = status
         self._frame(told, persistent=match[1] == b"1")
         self._decode_by(told.get(b"content-encoding", b""))
+        if status != OK or self._inflater is None or (self._left is None and not self._chunked):
+            self._known = None  # what ends with its connection is not held back until there is no more turn
         if status != OK:
             self._limit = _ERROR_BODY
         elif self._inflater is None and self._left is not None and self._left > self._limit:
@@ -255,8 +294,26 @@ class Response:
     def _take(self, data: bytes) -> None:
         if self._inflater is None:
             self._keep(data)
+            return
+        self._packed += len(data)
+        self._trailer = (self._trailer + data[-_TRAILER:])[-_TRAILER:]
+        if self._known is not None:
+            self._held.append(data)
+            if self._packed > self._known.size:
+                self._release()
         else:
             self._inflate(data)
+
+    def _compare(self) -> None:
+        """See whether the whole body is the known one, which need not be decompressed."""
+        self.repeated = self.imprint == self._known
+        if not self.repeated:
+            self._release()
+
+    def _release(self) -> None:
+        """It is not the known body: decompress what was held."""
+        held, self._held, self._known = b"".join(self._held), [], None
+        self._inflate(held)
 
     def _inflate(self, data: bytes) -> None:
         """Decompress one step; the rest waits for the next call."""

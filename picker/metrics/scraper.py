@@ -3,7 +3,12 @@
 Two kinds of job are due from time to time for an endpoint: its metrics page, and (where its dialect has
 probes) a probe of its traffic address. Who works, or gets requests, is asked at its dialect's interval; who
 rests ever more seldom, up to a bound. A request that is sent to it ends that within a moment: meanwhile
-the picker's own numbers say all there is to know.
+the picker's own numbers say all there is to know. So they do where the pages of one that works show just the
+requests that were sent there from here: its pages are asked for less often, up to a closer bound.
+
+Waking up costs more than a page. So an endpoint's page and probe are asked for together, and before few
+endpoints the jobs of all of them are done in some bursts a second. Many are spread evenly, lest a burst keeps
+decisions waiting.
 
 Whatever a server does concerns its own row only: its numbers stay as they were and age, it is asked less
 often, and the log says so once.
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
 
     from picker.endpoints.endpoint import Endpoint
     from picker.metrics.dialects.dialect import Dialect
+    from picker.metrics.http1 import Imprint
     from picker.metrics.reading import ProbeReading, Reading
     from scorer.fleet import Fleet, Slot
 
@@ -55,10 +61,25 @@ _REST_JITTER = 0.4
 """Of a stretched interval, which is shortened by up to as much. So endpoints spread evenly over it within
 a few rounds, however they began; the bound stays one."""
 
+_FEW = 20
+"""Endpoints up to which their jobs are gathered in bursts: at most so many pages in one."""
+_BURSTS = (0.5, 0.25)
+"""Seconds between two bursts for jobs that can wait twice as long. Others are done when they are due."""
+_PUNCTUAL = 0.2
+"""Of that time; so much later than a burst a job is still taken for one of it."""
+
+_LONGEST_EXPLAINED = 2.0
+"""Seconds between two pages that own numbers explain. Others' requests are noticed so late, and the page of a
+Ray node is taken to be of about now only if the one before is not much older (``freshness._SHORT_GAP``)."""
+_AMPLE_KV = 0.7
+"""Share of a KV cache in use up to which some more is no news..."""
+_STEADY_KV = 0.05
+"""...and how much more is."""
+
 _RECENT = 5.0
 """Seconds after a request was sent in which an endpoint counts as one with traffic."""
-_LOOK = 0.2
-"""Seconds between two looks for requests sent to endpoints that rest."""
+_LOOK = 0.25
+"""Seconds between two looks for requests sent to endpoints that rest, at the same moments as the bursts."""
 _WORTH_COMPRESSING = 128 * 1024
 """Bytes of a page from which on it is asked for compressed. Below, the server spends a millisecond and the
 picker as much as on all else to spare a network some packets; a Ray page shrinks from 400 kB to 14."""
@@ -97,7 +118,8 @@ class _Target:
     """What is known of one watched endpoint. Failures are consecutive ones.
 
     ``shown``: a fingerprint of what its last page said. ``quiet``: how many pages in a row showed nothing
-    new and no work.
+    new and no work. ``explained``: how many in a row showed nothing but own requests. ``reading`` is that of
+    its last page, ``imprint`` what that is known by if it comes again. ``page_due``: when the next one is.
     """
 
     slot: Slot
@@ -109,6 +131,10 @@ class _Target:
     page_bytes: int = 0
     shown: int = 0
     quiet: int = 0
+    explained: int = 0
+    reading: Reading | None = None
+    imprint: Imprint | None = None
+    page_due: float = 0.0
     had_page: bool = False
     failures: int = 0
     told: bool = False
@@ -178,6 +204,8 @@ class Scraper:
         self._targets: dict[Slot, _Target] = {}
         self._resting = np.zeros(fleet.capacity, dtype=np.bool_)
         """Rows of endpoints that are asked less often than their dialect says."""
+        self._trusted: set[_Target] = set()
+        """Endpoints with traffic whose last page own numbers explain."""
         self._fair_interval = 0.0
         """Seconds between two pages at which those that work share what may be asked in all."""
         self._unattempted: set[_Target] = set()
@@ -203,6 +231,7 @@ class Scraper:
         target = self._targets.pop(slot, None)
         if target is not None:
             target.gone = True
+            self._trusted.discard(target)
             self._resting[slot.row] = False
             self._note_attempt(target)
 
@@ -215,17 +244,19 @@ class Scraper:
     async def run(self) -> None:
         """Ask, until cancelled."""
         async with Client() as client, asyncio.TaskGroup() as group:
-            group.create_task(self._keep_looking())
+            group.create_task(self._keep_looking(client))
 
             async def do(job: _Job) -> None:
                 await self._do(job, client)
 
             await self._schedule.run(do, self._options.concurrency)
 
-    async def _keep_looking(self) -> None:
+    async def _keep_looking(self, client: Client) -> None:
         while True:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_LOOK - self._clock() % _LOOK)
             self._look(self._clock())
+            if self._trusted:
+                self._look_at_trusted(client, self._clock())
 
     def _look(self, now: float) -> None:
         """See how many work, and end the rest of the endpoints that got a request.
@@ -241,9 +272,37 @@ class Scraper:
             if target is None:
                 continue
             target.quiet = 0
-            soon = now + self._random.random() * self._interval(target.dialect)
-            self._schedule.hasten(soon, _Job(target, self._scrape))
+            soon = self._aligned(now, self._random.random() * self._interval(target.dialect))
+            self._hasten_page(target, soon)
             self._schedule.hasten(soon, _Job(target, self._probe))
+
+    def _look_at_trusted(self, client: Client, now: float) -> None:
+        """Ask those at once that are asked seldom though they work, and of which there is news.
+
+        A server that ends closes the kept connection, so that is noticed no later than by asking often; who
+        fails or refuses requests is asked as often as ever from now on.
+        """
+        fleet = self._fleet
+        closed = set(client.closed({target.endpoint.metrics_address for target in self._trusted}))
+        for target in list(self._trusted):
+            row = target.slot.row
+            if (
+                target.endpoint.metrics_address in closed
+                or fleet.breaker_open[row]
+                or fleet.full_until[row] > now
+            ):
+                self._trust_no_more(target)
+
+    def _trust_no_more(self, target: _Target) -> None:
+        """Something is not as its last pages had it: ask for the next one now."""
+        if target.explained:
+            target.explained = 0
+            self._trusted.discard(target)
+            self._hasten_page(target, self._clock())
+
+    def _hasten_page(self, target: _Target, due: float) -> None:
+        target.page_due = min(target.page_due, due)
+        self._schedule.hasten(due, _Job(target, self._scrape))
 
     async def _do(self, job: _Job, client: Client) -> None:
         target = job.target
@@ -256,7 +315,27 @@ class Scraper:
         except Exception:  # noqa: BLE001 - our own error with one endpoint must not end the asking of the others
             self._tell_failure(target, "internal error", with_traceback=True)
         if delay is not None and self._is_watched(target):
-            self._schedule.push(max(started + delay, self._clock()), job)
+            due = max(self._aligned(started, delay), self._clock())
+            if job.work == self._scrape:
+                target.page_due = due
+                if target.probing and not target.failed_contacts:
+                    self._schedule.move(self._with_page(target, due), _Job(target, self._probe))
+            elif not target.failed_contacts:
+                due = self._with_page(target, due)
+            self._schedule.push(due, job)
+
+    def _with_page(self, target: _Target, due: float) -> float:
+        """When a probe that is due at ``due`` is done together with the endpoint's next page.
+
+        Of who rests, at the same time; of who works, so many intervals before it.
+        """
+        wait = target.page_due - self._clock()
+        if wait <= 0.0:  # it is being asked for: when it is there, the probe is moved
+            return due
+        if target.quiet:
+            return target.page_due
+        interval = self._interval(target.dialect)
+        return target.page_due - max(0, math.floor(wait / interval - 0.5)) * interval
 
     def _is_watched(self, target: _Target) -> bool:
         if not target.gone and not self._fleet.holds(target.slot):
@@ -274,8 +353,7 @@ class Scraper:
         started = self._clock()
         outcome: Outcome | None = None
         try:
-            dialect, page = await self._get_page(target, client)
-            reading = dialect.read(page)
+            dialect, reading = await self._get_page(target, client)
             outcome = Outcome.OK
         except FetchError as error:
             outcome = error.outcome
@@ -289,7 +367,8 @@ class Scraper:
             self._note_attempt(target)
         return self._page_arrived(target, dialect, reading, started)
 
-    async def _get_page(self, target: _Target, client: Client) -> tuple[Dialect, bytes]:
+    async def _get_page(self, target: _Target, client: Client) -> tuple[Dialect, Reading]:
+        """Ask for the page and read it, unless it is the last one once more."""
         path = self._options.path or (target.dialect.path if target.dialect else _DEFAULT_PATH)
         answer = await client.get(
             target.endpoint.metrics_address,
@@ -298,17 +377,22 @@ class Scraper:
             deadline=self._options.deadline,
             limit=self._options.max_page,
             compressed=target.page_bytes > _WORTH_COMPRESSING,
+            known=target.imprint,
         )
-        target.page_bytes = len(answer.body)
+        dialect = target.dialect
+        if answer.repeated and dialect is not None and target.reading is not None:
+            return dialect, target.reading
+        target.page_bytes, target.imprint = len(answer.body), None
         if answer.status != _OK:
             raise FetchError(Outcome.STATUS, f"status {answer.status}")
-        dialect = target.dialect
         if dialect is None or not dialect.matches(answer.body):
             dialect = None if self._dialect else detect(answer.body)
         if dialect is None:
             known = self._dialect.name if self._dialect else " or ".join(DIALECTS)
             raise FetchError(Outcome.FORMAT, f"not a page of {known}")
-        return dialect, answer.body
+        reading = dialect.read(answer.body)
+        target.imprint = answer.imprint
+        return dialect, reading
 
     def _page_arrived(self, target: _Target, dialect: Dialect, reading: Reading, sent: float) -> float:
         if not self._is_watched(target):
@@ -332,6 +416,7 @@ class Scraper:
         self._write(target.slot, reading, now)
         self._on_page(target.slot, target.freshness.page_time(reading.marker, sent), now)
         self._note_activity(target, reading, now)
+        target.reading = reading
         if first:
             # Endpoints watched at the same moment are all asked at once at first; the second time spreads
             # them over the interval.
@@ -344,8 +429,31 @@ class Scraper:
         shown = fingerprint((*numbers, reading.kv_usage))
         works = any(number > 0.0 for number in numbers) or shown != target.shown
         target.shown = shown
-        target.quiet = 0 if works or self._has_traffic(target, now) else target.quiet + 1
+        has_traffic = self._has_traffic(target, now)
+        target.quiet = 0 if works or has_traffic else target.quiet + 1
         self._resting[target.slot.row] = target.quiet > 0
+        if has_traffic and self._is_explained(target, reading, now):
+            target.explained += 1
+            self._trusted.add(target)
+        else:
+            target.explained = 0
+            self._trusted.discard(target)
+
+    def _is_explained(self, target: _Target, reading: Reading, now: float) -> bool:
+        """Whether own numbers tell what the page does: nobody else sends there, and nothing is short or new.
+
+        What cannot be seen from here (an end, or that there is room again) is asked for as often as ever.
+        """
+        fleet, row, last = self._fleet, target.slot.row, target.reading
+        if last is None or fleet.untracked[row] or fleet.breaker_open[row] or fleet.full_until[row] > now:
+            return False
+        return (
+            reading.load <= fleet.own_at_page[row]  # False where it is not said
+            and not reading.queue > 0.0
+            and not (reading.kv_usage > _AMPLE_KV or abs(reading.kv_usage - last.kv_usage) > _STEADY_KV)
+            and reading.models == last.models
+            and not reading.waiting_models
+        )
 
     def _has_traffic(self, target: _Target, now: float) -> bool:
         fleet, row = self._fleet, target.slot.row
@@ -365,7 +473,8 @@ class Scraper:
 
     def _page_failed(self, target: _Target, error: FetchError) -> float:
         target.failures += 1
-        target.quiet = 0
+        target.quiet = target.explained = 0
+        self._trusted.discard(target)
         self._resting[target.slot.row] = False
         if target.failures >= _FAILURES_TO_TELL:
             self._tell_failure(target, str(error))
@@ -377,7 +486,8 @@ class Scraper:
                 self._contact_made(target)
         interval = self._interval(target.dialect)
         if self._page_is_contact(target) and target.failed_contacts:
-            longest = _UNREACHABLE_RETRY
+            # Three in a row are soon there: the page may have been asked for seldom until now.
+            longest = interval if self._fleet.reachable[target.slot.row] else _UNREACHABLE_RETRY
         else:
             longest = min(interval * _MAX_BACKOFF_INTERVALS, _MAX_BACKOFF)
         delay = interval * 2.0 ** min(target.failures, _MAX_DOUBLINGS)
@@ -386,6 +496,9 @@ class Scraper:
     def _pace(self, target: _Target) -> float:
         """Seconds until the endpoint is asked again, if nothing is wrong with it."""
         interval = self._interval(target.dialect)
+        if target.explained:
+            longest = min(_LONGEST_EXPLAINED, self._options.idle_interval)
+            interval = max(interval, min(interval * 2.0 ** min(target.explained, _MAX_DOUBLINGS), longest))
         if not target.quiet:
             return interval * (1.0 + self._random.random() * _JITTER)
         stretched = min(interval * 2.0 ** min(target.quiet, _MAX_DOUBLINGS), self._options.idle_interval)
@@ -396,6 +509,18 @@ class Scraper:
         if dialect is None:
             return max(self._options.interval or 0.0, _UNKNOWN_INTERVAL)
         return max(self._options.interval or dialect.interval, dialect.min_interval, self._fair_interval)
+
+    def _aligned(self, started: float, delay: float) -> float:
+        """When a job is due that began at ``started`` and wants to be done again after ``delay`` seconds.
+
+        Before few endpoints it is done in a burst: the last one that is not later than it wants.
+        """
+        due = started + delay
+        if len(self._targets) <= _FEW:
+            for apart in _BURSTS:
+                if delay >= 2.0 * apart:
+                    return math.floor(due / apart + _PUNCTUAL) * apart
+        return due
 
     def _tell_failure(self, target: _Target, reason: str, *, with_traceback: bool = False) -> None:
         if not target.told:
@@ -470,6 +595,7 @@ class Scraper:
     def _contact_failed(self, target: _Target) -> None:
         """Three failures in a row make an endpoint unreachable, two if its page went away, too."""
         target.failed_contacts += 1
+        self._trust_no_more(target)
         page_lost = target.probing and target.had_page and target.failures > 0
         enough = _FAILED_CONTACTS_WITHOUT_PAGE if page_lost else _FAILED_CONTACTS
         if target.failed_contacts >= enough and self._fleet.reachable[target.slot.row]:

@@ -33,13 +33,23 @@ def test_the_plain_loop_finds_the_same_numbers() -> None:
     assert sum_of(body, NAMES["vllm"][0]) == 3.0
 
 
+@pytest.mark.parametrize(("renewed", "pages"), [(0.0, 3), (1e9, 1)])
+async def test_a_page_is_renewed_each_time_or_as_seldom_as_is_said(renewed: float, pages: int) -> None:
+    async with PageServers("vllm", 1, renewed) as servers, aiohttp.ClientSession() as session:
+        seen = []
+        for _ in range(3):
+            async with session.get(f"http://{servers.addresses[0]}/metrics") as response:
+                seen.append(await response.read())
+    assert len(set(seen)) == pages
+
+
 async def test_every_server_shows_the_page_compressed_or_not() -> None:
     async with PageServers("ray", 2) as servers, aiohttp.ClientSession() as session:
         for encoding in ("gzip", "identity"):
             for address in servers.addresses:
                 headers = {"Accept-Encoding": encoding}
                 async with session.get(f"http://{address}/metrics", headers=headers) as response:
-                    assert await response.read() == page("ray")
+                    assert await response.read() in [page("ray", state) for state in range(7)]
                     assert response.headers.get("Content-Encoding", "identity") == encoding
         assert await servers.pages() == 4
 

@@ -13,6 +13,7 @@ import pytest
 
 from bench.rig.load import Request, Target, open_loop, shares
 from bench.rig.servers import RejectedError, Servers, Slots, Work
+from picker.metrics.dialects.vllm import VLLM
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -138,6 +139,23 @@ async def test_a_page_is_large_counts_answers_and_can_be_compressed(session: aio
     assert 40_000 < len(page) < 60_000
     assert len(compressed) < len(page) / 5
     assert gzip.decompress(compressed).decode().count("\n") == page.count("\n")
+
+
+async def test_a_server_that_speaks_as_vllm_counts_what_is_there_now(session: aiohttp.ClientSession) -> None:
+    async with Servers(pages="vllm", max_ongoing=2) as servers:
+        (address,) = servers.addresses
+        assert (await ask(session, address))[0] == 200
+        await servers.control(0, busy=3, busy_sleep=600)
+        page = await page_with(session, address, "vllm:num_requests_waiting", 1)
+
+    assert value(page, "vllm:num_requests_running") == 2
+    assert value(page, "vllm:request_success_total") == 1
+    assert 45_000 < len(page) < 56_000
+    read = VLLM.read(page.encode())
+    assert (read.running, read.queue, read.load) == (2, 1, 3)
+    assert 0 < read.kv_usage < 1
+    assert read.kv_blocks > 0
+    assert read.engine
 
 
 async def test_a_draining_server_says_so_and_still_serves(session: aiohttp.ClientSession) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import uvloop
 
-from picker.metrics.fetch import Answer, Client, FetchError, Outcome
+from picker.metrics.fetch import Client, FetchError, Outcome
 from tests.metrics.rig import PATIENCE, Server, http
 
 if TYPE_CHECKING:
@@ -32,8 +32,11 @@ async def served(answer: bytes | Callable[[asyncio.StreamWriter], Awaitable[None
         await server.stop()
 
 
-async def get(client: Client, server: Server, path: str = "/", *, deadline: float = PATIENCE) -> Answer:
-    return await client.get(server.address, path, accept="*/*", deadline=deadline, limit=1000)
+async def get(
+    client: Client, server: Server, path: str = "/", *, deadline: float = PATIENCE
+) -> tuple[int, bytes]:
+    answer = await client.get(server.address, path, accept="*/*", deadline=deadline, limit=1000)
+    return answer.status, answer.body
 
 
 async def test_a_connection_is_used_again_and_two_at_once_have_one_each() -> None:
@@ -116,3 +119,83 @@ def test_it_is_the_same_on_uvloop() -> None:
             assert failure.value.outcome is Outcome.UNREACHABLE
 
     uvloop.run(ask())
+
+
+# When answers are looked at
+
+
+async def test_answers_of_many_servers_are_taken_together_and_none_is_woken_for() -> None:
+    async with served(PAGE) as server, Client() as client:
+        await asyncio.gather(*(get(client, server) for _ in range(3)))  # now there are connections
+        asked = [asyncio.create_task(get(client, server)) for _ in range(3)]
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        assert all(task.done() for task in asked)
+
+
+async def test_who_takes_longer_than_some_looks_is_waited_for() -> None:
+    go_on = asyncio.Event()
+
+    async def answer_late(writer: asyncio.StreamWriter) -> None:
+        await go_on.wait()
+        writer.write(PAGE[:-1])
+        await writer.drain()
+        await asyncio.sleep(0)
+        writer.write(PAGE[-1:])
+
+    async with served(answer_late) as server, Client() as client:
+        asked = asyncio.create_task(get(client, server))
+        async with asyncio.timeout(PATIENCE):
+            while client._look is not None or not server.requests:  # noqa: ASYNC110 - it is no event
+                await asyncio.sleep(0.001)
+        assert not asked.done()
+        go_on.set()
+        assert await asked == (200, b"page")
+
+
+async def test_a_large_answer_comes_whole() -> None:
+    body = bytes(range(256)) * 40_000
+
+    async with served(http(body)) as server, Client() as client:
+        answer = await client.get(server.address, "/", accept="*/*", deadline=PATIENCE, limit=len(body))
+        assert answer.body == body
+
+
+async def test_a_server_may_be_given_by_name() -> None:
+    async with served(PAGE) as server, Client() as client:
+        address = f"localhost:{server.port}"
+        answer = await client.get(address, "/", accept="*/*", deadline=PATIENCE, limit=1000)
+        assert answer.body == b"page"
+        await server.stop()
+        for name in (address, "no-such-name.invalid:80"):
+            with pytest.raises(FetchError) as failure:
+                await client.get(name, "/", accept="*/*", deadline=PATIENCE, limit=1000)
+            assert failure.value.outcome is Outcome.UNREACHABLE
+
+
+async def test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next_one() -> None:
+    writers: list[asyncio.StreamWriter] = []
+
+    async def keep(writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        writer.write(PAGE)
+        await asyncio.Event().wait()
+
+    async with served(keep) as server, Client() as client:
+        assert await get(client, server) == (200, b"page")
+        writers[0].write(http(b"more"))
+        await writers[0].drain()
+        assert await get(client, server) == (200, b"page")
+        assert server.connections == 2
+
+
+async def test_it_is_told_whose_kept_connection_was_closed() -> None:
+    async with served(PAGE) as one, served(PAGE) as other, Client() as client:
+        await asyncio.gather(get(client, one), get(client, other))
+        both = {one.address, other.address, "127.0.0.1:1"}
+        assert client.closed(both) == []
+        await one.stop()
+        async with asyncio.timeout(PATIENCE):
+            while not client.closed(both):  # noqa: ASYNC110 - it is no event
+                await asyncio.sleep(0.001)
+        assert client.closed(both) == [one.address]

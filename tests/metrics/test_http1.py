@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from picker.metrics.http1 import BrokenError, Response, TooLargeError
+from picker.metrics.http1 import BrokenError, Imprint, Response, TooLargeError
 
 LIMIT = 1000
 BODY = b"vllm:num_requests_running 3\n" * 5
@@ -183,3 +183,82 @@ def test_damaged_answers_end_well_or_by_the_two_errors(kind: str, noise: bytes, 
                 response.feed()
         if response.complete or response.end():
             assert len(response.body()) <= LIMIT
+
+
+# A body that is known
+
+
+def gzipped(body: bytes, at: int) -> bytes:
+    return whole(gzip.compress(body, mtime=at), "Content-Encoding: gzip")
+
+
+def whole(body: bytes, *headers: str) -> bytes:
+    return http(f"Content-Length: {len(body)}", *headers, body=body)
+
+
+def imprint_of(answer: bytes) -> Imprint:
+    response = Response(LIMIT)
+    response.feed(answer)
+    assert response.imprint is not None
+    return response.imprint
+
+
+def test_a_body_that_is_known_is_told_to_be_that_and_not_decompressed() -> None:
+    response = Response(LIMIT, imprint_of(gzipped(b"page" * 50, at=1)))
+    assert response.feed(gzipped(b"page" * 50, at=2))  # compressed at another time
+    assert (response.repeated, response.body(), response.reusable) == (True, b"", True)
+
+
+def test_who_knew_another_body_gets_this_one() -> None:
+    known = imprint_of(gzipped(b"page 1 " * 50, at=1))
+    response = Response(LIMIT, known)
+    assert response.feed(gzipped(b"page 2 " * 50, at=1))
+    assert (response.repeated, response.body()) == (False, b"page 2 " * 50)
+    assert response.imprint != known
+
+
+def test_what_is_not_compressed_has_no_imprint() -> None:
+    response = Response(LIMIT, imprint_of(gzipped(b"page", at=1)))
+    assert response.feed(whole(b"page"))
+    assert (response.repeated, response.body(), response.imprint) == (False, b"page", None)
+
+
+def test_no_more_is_held_back_than_the_known_body_has() -> None:
+    response = Response(10**6, imprint_of(gzipped(b"page", at=1)))
+    packed = gzipped(bytes(10**7), at=1)
+    assert not response.feed(packed)
+    assert response.pending
+    with pytest.raises(TooLargeError):
+        response.feed()
+
+
+def test_a_known_body_that_is_cut_off_is_broken() -> None:
+    answer = gzipped(b"page" * 50, at=1)
+    packed = answer.partition(b"\r\n\r\n")[2]
+    response = Response(LIMIT, imprint_of(answer))
+    assert response.feed(whole(packed[:-9], "Content-Encoding: gzip"))
+    with pytest.raises(BrokenError, match="cut off"):
+        response.body()
+
+
+@given(
+    st.binary(max_size=400),
+    st.binary(max_size=400),
+    st.booleans(),
+    st.lists(st.integers(1, 200), max_size=8),
+    st.integers(0, 2**31),
+)
+def test_whatever_was_known_and_however_it_is_cut_the_body_is_told(
+    last: bytes, body: bytes, same: bool, cuts: list[int], at: int
+) -> None:
+    body = last if same else body
+    response = Response(LIMIT, imprint_of(gzipped(last, at=0)))
+    data, complete = gzipped(body, at), False
+    for cut in [*cuts, len(data)]:
+        if data:
+            assert not complete
+            complete = response.feed(data[:cut])
+            data = data[cut:]
+    assert complete
+    assert response.repeated == (body == last)
+    assert response.body() == (b"" if response.repeated else body)

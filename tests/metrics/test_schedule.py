@@ -84,6 +84,32 @@ async def test_a_job_that_is_hastened_is_done_once_and_earlier() -> None:
     assert done == ["hastened", "last", "last"]
 
 
+async def test_a_job_that_waits_can_be_moved_and_one_that_is_due_cannot() -> None:
+    now, done, enough = 10.0, [], asyncio.Event()
+    schedule: Schedule[str] = Schedule(lambda: now)
+
+    async def do(job: str) -> None:
+        done.append(job)
+        if job == "last":
+            enough.set()
+
+    schedule.push(20.0, "moved forward")
+    schedule.move(9.0, "moved forward")
+    schedule.push(11.0, "moved back")
+    schedule.move(20.0, "moved back")
+    schedule.push(9.5, "due")
+    schedule.move(20.0, "due")
+    schedule.move(9.0, "does not wait")
+    schedule.push(9.8, "last")
+    async with running(schedule, do, workers=1):
+        await enough.wait()
+        now = 12.0
+        enough.clear()
+        schedule.push(11.5, "last")
+        await enough.wait()
+    assert done == ["moved forward", "due", "last", "last"]
+
+
 async def test_no_more_are_done_at_a_time_than_there_are_workers() -> None:
     busy, most, go_on, finished = 0, 0, asyncio.Event(), asyncio.Event()
     left = 20

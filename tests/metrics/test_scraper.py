@@ -9,22 +9,27 @@ import logging
 import math
 import random
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from picker.endpoints.endpoint import Endpoint
 from picker.metrics.dialects import DIALECTS
 from picker.metrics.dialects.ray_serve import RAY_SERVE
 from picker.metrics.dialects.vllm import VLLM as VLLM_DIALECT
 from picker.metrics.fetch import FetchError, Outcome
-from picker.metrics.scraper import ScrapeOptions, Scraper
+from picker.metrics.scraper import ScrapeOptions, Scraper, _Job, _Target
 from scorer.fleet import Fleet, Slot
+from scorer.scorers import TRUSTED_AGE
 from tests.metrics.rig import PATIENCE, VLLM_PAGE, Rig, http, running_rig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from picker.metrics.reading import Reading
 
 VLLM = ScrapeOptions(
     dialect="vllm", interval=0.02, idle_interval=0.02, deadline=PATIENCE, max_page=1024 * 1024
@@ -470,8 +475,8 @@ IDLE = VLLM_DIALECT.read(
 )
 
 
-def arrive(scraper: Scraper, slot: Slot, **changed: float) -> float:
-    reading = dataclasses.replace(IDLE, **changed)  # type: ignore[arg-type]  # only numbers are changed
+def arrive(scraper: Scraper, slot: Slot, **changed: Any) -> float:
+    reading = dataclasses.replace(IDLE, **changed)
     return scraper._page_arrived(scraper._targets[slot], VLLM_DIALECT, reading, 0.0)
 
 
@@ -496,13 +501,221 @@ async def test_who_works_is_asked_at_its_dialects_interval(changed: dict[str, fl
 async def test_who_has_own_requests_is_asked_at_its_dialects_interval() -> None:
     scraper, slot = scraper_at_rest(ScrapeOptions())
     scraper._fleet.own[slot.row] = 1
-    delays = [arrive(scraper, slot) for _ in range(5)]
+    delays = [arrive(scraper, slot, load=2.0) for _ in range(5)]
     scraper._fleet.own[slot.row] = 0
     scraper._fleet.sent_at[slot.row] = -4.0
-    delays += [arrive(scraper, slot) for _ in range(5)]
+    delays += [arrive(scraper, slot, load=2.0) for _ in range(5)]
     assert max(delays[1:]) <= 0.22
     scraper._fleet.sent_at[slot.row] = -6.0
+    arrive(scraper, slot)
     assert arrive(scraper, slot) > 0.22
+
+
+# Pages that own numbers explain
+
+
+def scraper_with_traffic(options: ScrapeOptions | None = None) -> tuple[Scraper, Slot]:
+    """Three requests were sent there, and that is what its pages show."""
+    scraper, slot = scraper_at_rest(options or ScrapeOptions())
+    scraper._fleet.own[slot.row] = scraper._fleet.own_at_page[slot.row] = 3
+    arrive(scraper, slot, load=3.0)
+    return scraper, slot
+
+
+async def test_pages_that_show_own_requests_only_are_asked_for_ever_less_up_to_a_bound() -> None:
+    scraper, slot = scraper_with_traffic()
+    delays = [arrive(scraper, slot, load=3.0) for _ in range(8)]
+    for delay, least in zip(delays, [0.4, 0.8, 1.6] + [2.0] * 5, strict=True):
+        assert least <= delay <= 1.1 * least
+    longest = max(delays) + ScrapeOptions().deadline
+    assert longest < TRUSTED_AGE
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        {"load": 4.0},
+        {"load": math.nan},
+        {"queue": 1.0},
+        {"kv_usage": 0.75},
+        {"kv_usage": 0.6},
+        {"models": frozenset({"adapter"})},
+        {"waiting_models": frozenset({"adapter"})},
+    ],
+)
+async def test_a_page_that_shows_more_ends_that(news: dict[str, Any]) -> None:
+    scraper, slot = scraper_with_traffic()
+    for _ in range(5):
+        arrive(scraper, slot, load=3.0)
+    assert arrive(scraper, slot, **({"load": 3.0} | news)) <= 0.22
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("full_until", 1.0), ("untracked", 1.0), ("breaker_open", True)]
+)
+async def test_who_refuses_or_fails_or_does_not_show_ends_is_asked_often(column: str, value: float) -> None:
+    scraper, slot = scraper_with_traffic()
+    getattr(scraper._fleet, column)[slot.row] = value
+    assert max(arrive(scraper, slot, load=3.0) for _ in range(3)) <= 0.22
+
+
+async def test_the_bound_of_who_rests_is_one_for_who_explains_itself_too() -> None:
+    scraper, slot = scraper_with_traffic(ScrapeOptions(idle_interval=0.5))
+    assert max(arrive(scraper, slot, load=3.0) for _ in range(5)) <= 0.55
+
+
+async def trusted(rig: Rig, slot: Slot, load: float) -> None:
+    """Wait until the pages of an endpoint with so many own requests are asked for seldom."""
+    rig.fleet.own[slot.row] = rig.fleet.own_at_page[slot.row] = load
+    await rig.until(lambda: rig.scraper._targets[slot].explained >= 3)
+
+
+SELDOM = ScrapeOptions(dialect="vllm", interval=0.02, idle_interval=3600.0, deadline=0.5)
+RUNS_3 = VLLM_PAGE.replace(b"waiting 2", b"waiting 0")
+
+
+@pytest.fixture
+def never_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages that own numbers explain are not asked for again within the test unless there is news."""
+    monkeypatch.setattr("picker.metrics.scraper._LONGEST_EXPLAINED", 3600.0)
+
+
+@pytest.mark.usefixtures("never_by_itself")
+async def test_the_end_of_a_server_that_is_asked_seldom_is_noticed_at_once() -> None:
+    async with running_rig(SELDOM) as rig:
+        server = await rig.server(metrics=http(RUNS_3))
+        slot = rig.watch(server)
+        await trusted(rig, slot, 3)
+        rig.scraper._targets[slot].explained = 20
+        await rig.until(lambda: rig.scraper._targets[slot].explained == 21)
+        await server.stop()
+        await rig.until(lambda: not rig.fleet.reachable[slot.row])
+
+
+@pytest.mark.usefixtures("never_by_itself")
+async def test_a_server_whose_requests_fail_is_asked_at_once() -> None:
+    async with running_rig(SELDOM) as rig:
+        server = await rig.server(metrics=http(RUNS_3))
+        slot = rig.watch(server)
+        await trusted(rig, slot, 3)
+        rig.scraper._targets[slot].explained = 20
+        await rig.until(lambda: rig.scraper._targets[slot].explained == 21)
+        asked = len(server.requests)
+        rig.fleet.breaker_open[slot.row] = True
+        await rig.until(lambda: len(server.requests) >= asked + 5)
+
+
+async def test_a_server_that_cannot_be_connected_to_is_asked_again_soon_until_that_is_sure() -> None:
+    scraper, slot = scraper_at_rest(ScrapeOptions(dialect="vllm"))
+    target = scraper._targets[slot]
+    target.endpoint = Endpoint("127.0.0.1:1", "127.0.0.1:1")
+    unreachable = FetchError(Outcome.UNREACHABLE, "")
+    delays = [scraper._page_failed(target, unreachable) for _ in range(5)]
+    assert max(delays[:2]) <= 0.22
+    assert not scraper._fleet.reachable[slot.row]
+    assert min(delays[2:]) >= 1.6
+
+
+async def test_a_probe_that_fails_asks_for_the_page_that_was_trusted(ray_rig: Rig) -> None:
+    page = RAY_PAGE.replace(b" 3\n", b" 0\n")
+    traffic = await ray_rig.server(**ray_proxy(http(b"{}")))
+    metrics = await ray_rig.server(metrics=http(page))
+    slot = ray_rig.watch(metrics, traffic=traffic)
+    await trusted(ray_rig, slot, 4)
+    ray_rig.scraper._schedule.move(
+        time.monotonic() + 3600.0, _Job(target_of(ray_rig, slot), ray_rig.scraper._scrape)
+    )
+    asked = len(metrics.requests)
+    await traffic.stop()
+    await ray_rig.until(lambda: len(metrics.requests) > asked)
+
+
+def target_of(rig: Rig, slot: Slot) -> _Target:
+    return rig.scraper._targets[slot]
+
+
+# In bursts
+
+
+@pytest.mark.parametrize(
+    ("delay", "due"), [(1.0, 101.0), (1.1, 101.0), (2.0, 102.0), (0.55, 100.5), (0.3, 100.33)]
+)
+async def test_jobs_of_few_endpoints_are_done_in_bursts_if_they_can_wait(delay: float, due: float) -> None:
+    scraper, _ = scraper_at_rest(ScrapeOptions())
+    assert scraper._aligned(100.03, delay) == pytest.approx(due)
+
+
+async def test_jobs_of_many_endpoints_are_spread_evenly() -> None:
+    scraper, _ = scraper_at_rest(ScrapeOptions())
+    for number in range(20):
+        scraper.watch(scraper._fleet.add(f"127.0.0.2:{number}"), Endpoint("", ""))
+    assert scraper._aligned(100.03, 1.04) == pytest.approx(101.07)
+
+
+@given(st.floats(0, 1e6), st.floats(0.01, 30))
+def test_a_burst_is_never_much_earlier_or_later_than_a_job_wants(started: float, delay: float) -> None:
+    scraper, _ = scraper_at_rest(ScrapeOptions())
+    due = scraper._aligned(started, delay)
+    assert started + 0.5 * delay <= due <= started + delay + 0.11
+
+
+@pytest.mark.parametrize(
+    ("page_in", "quiet", "probe_in"),
+    [(2.0, 0, 1.0), (1.0, 0, 1.0), (4.0, 3, 4.0), (10.0, 0, 1.0), (0.0, 0, 7.0)],
+)
+async def test_a_probe_is_done_with_a_page(page_in: float, quiet: int, probe_in: float) -> None:
+    scraper, slot = scraper_at_rest(ScrapeOptions(dialect="ray_serve"))  # its clock shows 0
+    target = scraper._targets[slot]
+    target.quiet, target.page_due = quiet, page_in
+    assert scraper._with_page(target, 7.0) == probe_in
+
+
+# The same page once more
+
+
+async def test_a_compressed_page_that_comes_again_is_not_read_again(rig: Rig) -> None:
+    read: list[int] = []
+
+    def counting(page: bytes) -> Reading:
+        read.append(len(page))
+        return VLLM_DIALECT.read(page)
+
+    rig.scraper._dialect = dataclasses.replace(VLLM_DIALECT, read=counting)
+
+    def packed(page: bytes, at: int) -> bytes:
+        return http(gzip.compress(page, mtime=at), "200 OK", "Content-Encoding: gzip")
+
+    server = await rig.server(metrics=packed(VLLM_PAGE, 1))
+    slot = rig.watch(server)
+    await rig.until(lambda: len(rig.pages) >= 3)
+    server.answers["/metrics"] = packed(VLLM_PAGE, 2)
+    seen = len(rig.pages)
+    await rig.until(lambda: len(rig.pages) >= seen + 3)
+    assert len(read) == 1
+    assert rig.fleet.fetched_at[slot.row] == rig.pages[-1][2]
+    server.answers["/metrics"] = packed(VLLM_PAGE.replace(b"running 3", b"running 4"), 3)
+    await rig.until(lambda: rig.load(slot) == 6)
+    assert len(read) == 2
+    server.answers["/metrics"] = http(b"", "500 Internal Server Error")
+    await rig.until(lambda: "status" in rig.outcomes)
+    server.answers["/metrics"] = packed(VLLM_PAGE, 4)
+    await rig.until(lambda: rig.load(slot) == 5)
+
+
+async def test_an_old_export_that_comes_again_still_speaks_of_its_own_time(ray_rig: Rig) -> None:
+    def packed(page: bytes) -> bytes:
+        return http(gzip.compress(page), "200 OK", "Content-Encoding: gzip")
+
+    server = await ray_rig.server(**ray_proxy(http(b"{}")))
+    server.answers["/metrics"] = packed(RAY_PAGE)
+    slot = ray_rig.watch(server)
+    await ray_rig.until(lambda: len(ray_rig.pages) >= 2)
+    server.answers["/metrics"] = packed(RAY_PAGE.replace(b" 5\n", b" 6\n"))
+    first = len(ray_rig.pages)
+    await ray_rig.until(lambda: len(ray_rig.pages) >= first + 6)
+    times = [page_time for _, page_time, _ in ray_rig.pages[first + 1 :]]
+    assert len(set(times)) == 1
+    assert ray_rig.load(slot) == 7
 
 
 async def test_the_bound_does_not_shorten_a_configured_interval() -> None:
