@@ -276,7 +276,7 @@ class Router:
     def page_read(self, slot: Slot, page_time: float, now: float) -> None:
         """A page of the endpoint was written to the columns; it speaks of ``page_time``."""
         self.tick(now)
-        self._ledger.page_read(slot, page_time)
+        self._ledger.page_read(slot, page_time, now)
         self._pressure.page_read(slot, page_time)
         self._prefixes.page_read(slot)
 
