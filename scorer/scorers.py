@@ -37,8 +37,8 @@ STEP_TOKENS = 16.0
 prompt of which all is cached would cost nothing, however long the line."""
 
 LOST = 1.0
-"""How much a token that is cached elsewhere counts beside its own computing. Simulated with 0 to 3: with less,
-prompts are computed anew that had a place; with more, who holds most is crowded.
+"""How much a token that is cached elsewhere counts beside its own computing. Simulated with 0 to 3: with less
+prompts are computed anew that had a place, with more, who holds most is crowded.
 """
 
 KV_EASE = 0.8

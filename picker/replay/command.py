@@ -67,6 +67,7 @@ class _Wish:
     metrics_age: float
     metrics_renewal: float | None
     headers_at_once: bool
+    decision_time: float
     slow: tuple[tuple[int, float], ...]
     failing: tuple[tuple[int, float, float], ...]
     divide: Scale | None
@@ -149,6 +150,7 @@ class _Wish:
             faults=self.faults(),
             ray=RayModel(max_queued=-1 if self.max_queued is None else self.max_queued) if self.ray else None,
             goal=self.goal,
+            decision_time=self.decision_time,
             explain=self.explain,
         )
 
@@ -303,6 +305,13 @@ replay = click.Command(
             bool,
             "",
             "Pickers see status and end of answers, not the first token.",
+        ),
+        _option(
+            "--decision-time",
+            seconds(1.0),
+            "S",
+            "Time a request takes the gateway and the picker, one after the other.  [0]",
+            default=0.0,
         ),
         _option("--slow", SLOW, "N[:X]", "Server N (from 0) takes X times as long.  [4]", many=True),
         _option(
