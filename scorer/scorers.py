@@ -52,12 +52,14 @@ LOCAL_SHARE = 0.1
 """How much a request at the replicas of a proxy's own node counts against one of its own."""
 
 
-def freshness(fleet: Fleet, rows: Rows, now: float) -> NDArray[np.float64]:
-    """How much each endpoint's page is still worth: 1 up to ``TRUSTED_AGE``, 0 from ``IGNORED_AGE``."""
+def freshness(fleet: Fleet, rows: Rows, now: float) -> NDArray[np.float64] | float:
+    """How much each endpoint's page is still worth: 1 up to ``TRUSTED_AGE``, 0 from ``IGNORED_AGE``.
+
+    Where all are worth 1, as they are nearly always, it is just that number.
+    """
     worth: NDArray[np.float64] = fleet.fetched_at[rows]
     if worth[worth.argmin()] >= now - TRUSTED_AGE:
-        worth.fill(1.0)
-        return worth
+        return 1.0
     worth += IGNORED_AGE - now
     worth *= 1.0 / (IGNORED_AGE - TRUSTED_AGE)
     np.minimum(worth, 1.0, out=worth)
@@ -80,9 +82,10 @@ def request_load(fleet: Fleet, rows: Rows, now: float) -> NDArray[np.float64]:
     load -= fleet.own_at_page[rows]
     np.fmax(load, 0.0, out=load)  # NaN becomes 0
     worth = freshness(fleet, rows, now)
-    load *= worth
-    if fleet.replicas > 1:
-        load += (1.0 - worth) * (fleet.replicas - 1) * own
+    if not isinstance(worth, float):
+        load *= worth
+        if fleet.replicas > 1:
+            load += (1.0 - worth) * (fleet.replicas - 1) * own
     load += own
     load += fleet.untracked[rows]
     return load
@@ -104,13 +107,16 @@ def waiting_tokens(fleet: Fleet, rows: Rows, now: float) -> NDArray[np.float64]:
     if fleet.replicas == 1:
         return own
     scraped = fleet.scraped_load[rows]
-    seen = np.fmax(scraped - fleet.own_at_page[rows], 0.0)
+    seen: NDArray[np.float64] = np.fmax(scraped - fleet.own_at_page[rows], 0.0)
     seen *= fleet.queue[rows] * (fleet.mean_tokens / np.fmax(scraped, 1.0))
     worth = PAGE_WORTH * freshness(fleet, rows, now)
-    worth[~(seen >= 0.0)] = 0.0  # NaN
-    work: NDArray[np.float64] = np.fmax(seen, 0.0) * worth
-    work += own * (1.0 + (fleet.replicas - 1) * (1.0 - worth))
-    return work
+    unsaid = np.isnan(seen)
+    if any_true(unsaid):
+        worth = np.where(unsaid, 0.0, worth)
+        seen[unsaid] = 0.0
+    seen *= worth
+    seen += own * (1.0 + (fleet.replicas - 1) * (1.0 - worth))
+    return seen
 
 
 def least_load(fleet: Fleet, rows: Rows, _request: Request, now: float) -> Scores:
@@ -172,7 +178,7 @@ def least_work(fleet: Fleet, rows: Rows, request: Request, now: float) -> Scores
     return _less_is_better(work)
 
 
-def _kv_barrier(used: NDArray[np.float64], worth: NDArray[np.float64]) -> NDArray[np.float64]:
+def _kv_barrier(used: NDArray[np.float64], worth: NDArray[np.float64] | float) -> NDArray[np.float64]:
     used = np.fmin(np.fmax(used, KV_EASE), KV_FULL)  # NaN becomes KV_EASE
     barrier: NDArray[np.float64] = 1.0 + worth * KV_BARRIER * (
         used / (1.0 - used) - KV_EASE / (1.0 - KV_EASE)
