@@ -98,7 +98,8 @@ def prefix_home(fleet: Fleet, rows: Rows, request: Request, now: float) -> Score
     Reason: several pickers see a part of each conversation; without a word between them each would spread
     it anew, and every engine would compute it. What this picker knows to be cached counts beside it.
     Fallback: nothing for a single picker, and for prompts of less than a block.
-    Simulated, four pickers, eight engines: TTFT p90 of a trace of agents 268 to 111 ms (one picker: 91).
+    Simulated, four pickers, eight engines, TTFT p90 without and with it, and of a single picker: sessions of
+    agents 595, 258 and 146 ms, of another trace 171, 142 and 95; Mooncake's conversations 717, 750 and 420.
     """
     if fleet.replicas == 1 or not fleet.prefix_key:
         return None

@@ -216,6 +216,7 @@ class Ledger:
         Of those whose first answer will be seen, the first in line is worked on, and only it: what it has
         done so far is guessed by the rate, and its answer tells when it is through. Beside the count of
         requests these tokens are what decides, and a long prompt is known to be nearly done before it is.
+        Of several pickers each has its part of the line, and so of the rate.
         """
         self.sync()
         while self._expiries and self._expiries[0][0] <= now:
@@ -224,6 +225,7 @@ class Ledger:
         if self._waits:
             done = now - self._head_at
             done *= self._rates
+            done *= 1.0 / self._fleet.replicas
             np.minimum(done, self._head_tokens, out=done)
             np.subtract(self._waiting, done, out=own_tokens)
         if self._draining:
@@ -383,7 +385,9 @@ class Ledger:
     def _show_tokens(self, row: int, now: float) -> None:
         rate = float(self._rates[row])
         tokens = float(self._waiting[row])
-        tokens -= min(float(self._head_tokens[row]), (now - float(self._head_at[row])) * rate)
+        tokens -= min(
+            float(self._head_tokens[row]), (now - float(self._head_at[row])) * rate / self._fleet.replicas
+        )
         if self._draining:
             tokens += max(0.0, float(self._drained_at[row]) - now) * rate
         self._fleet.own_tokens[row] = tokens

@@ -67,6 +67,14 @@ def test_the_first_in_line_is_worked_on_and_only_it() -> None:
     assert pool.fleet.own_tokens[0] == 0
 
 
+def test_of_several_pickers_each_has_a_part_of_what_is_done() -> None:
+    pool = Pool(1)
+    pool.fleet.replicas = 4
+    pool.send_to(1, prompt=PROMPT)
+    pool.router.tick(pool.now + 0.5)
+    assert pool.fleet.own_tokens[0] == pytest.approx(TOKENS - DEFAULT_PREFILL_RATE / 8)
+
+
 def test_lines_and_draining_tokens_add_up() -> None:
     pool = Pool(1)
     seen = pool.send_to(1, prompt=PROMPT)
