@@ -131,12 +131,13 @@ class App:
         self._loop = loop
         self._fleet = Fleet()
         self._clusters = ClusterDraw(self._fleet)
+        choices = random.Random()  # noqa: S311 - spreads requests, guards nothing
         self._metrics = Metrics(self._fleet, loop.time)
         self._lag = LoopLag(self._metrics.registry)
         self._router = Router(
             self._fleet,
             built_in_profile(),
-            random.Random(),  # noqa: S311 - spreads requests, guards nothing
+            choices,
             fallbacks=settings.fallbacks,
             index=PrefixIndex(settings.index_max),
             replicas=settings.replicas,
@@ -146,7 +147,7 @@ class App:
         self._policy_problem = ""
         """Why the policy file cannot be used as it is now."""
         self._roster: Roster | None = None
-        self._policy_means = policy_means(random.Random(), _session_key(settings))  # noqa: S311 - as above
+        self._policy_means = policy_means(choices, _session_key(settings))
         self._objects = Objects(random.Random())  # noqa: S311 - spreads requests, guards nothing
         self._health = Health()
 

@@ -29,6 +29,10 @@ FULL_HOME = 1.5
 """How many times the mean a home's load may be; beyond that it is none (Mirrokni et al., "Consistent Hashing
 with Bounded Loads", 2018). Popular prefixes so have as many homes as it takes."""
 
+_SHIFT_30, _SHIFT_27, _SHIFT_31 = np.uint64(30), np.uint64(27), np.uint64(31)
+_FIRST_FACTOR, _SECOND_FACTOR = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+"""Of the finalizer below."""
+
 
 def ranks(fleet: Fleet, rows: Rows, key: int) -> NDArray[np.uint64]:
     """For each candidate the number by which it ranks as home of ``key``; the greatest is the home.
@@ -37,11 +41,11 @@ def ranks(fleet: Fleet, rows: Rows, key: int) -> NDArray[np.uint64]:
     """
     mixed = fleet.address_key[rows]
     mixed ^= np.uint64(key)
-    mixed ^= mixed >> np.uint64(30)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(27)
-    mixed *= np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
+    mixed ^= mixed >> _SHIFT_30
+    mixed *= _FIRST_FACTOR
+    mixed ^= mixed >> _SHIFT_27
+    mixed *= _SECOND_FACTOR
+    mixed ^= mixed >> _SHIFT_31
     return mixed
 
 
@@ -94,13 +98,15 @@ def prefix_home(fleet: Fleet, rows: Rows, request: Request, now: float) -> Score
     Reason: several pickers see a part of each conversation; without a word between them each would spread
     it anew, and every engine would compute it. What this picker knows to be cached counts beside it.
     Fallback: nothing for a single picker, and for prompts of less than a block.
-    Simulated, four pickers, eight engines: TTFT p90 of a trace of agents 268 to 111 ms (one picker: 91).
+    Simulated, four pickers, eight engines, TTFT p90 without and with it, and of a single picker: sessions of
+    agents 595, 258 and 146 ms, of another trace 171, 142 and 95; Mooncake's conversations 717, 750 and 420.
     """
     if fleet.replicas == 1 or not fleet.prefix_key:
         return None
     load, tokens = request_load(fleet, rows, now), waiting_tokens(fleet, rows, now)
-    full = load > FULL_HOME * load.mean() + 1.0
-    full |= tokens > FULL_HOME * tokens.mean() + (FULL_HOME - 1.0) * request.prompt_tokens
+    share = FULL_HOME / len(rows)
+    full = load > share * np.add.reduce(load) + 1.0
+    full |= tokens > share * np.add.reduce(tokens) + (FULL_HOME - 1.0) * request.prompt_tokens
     ranked = ranks(fleet, rows, fleet.prefix_key)
     ranked[full] = 0
     scores = np.zeros(len(rows))

@@ -85,6 +85,7 @@ def _deciding() -> list[Step]:
         router = Router(fleet, built_in_profile(), rng, index=PrefixIndex(_INDEX_BYTES))
         question = _question()
         now = _NOW
+        router.ask(question, _VISIBLE, now)  # which waits for its first token all the time, as others do
 
         def ask_and_end() -> object:
             nonlocal now
@@ -99,18 +100,24 @@ def _deciding() -> list[Step]:
 
         return ask_and_end
 
-    def choose(endpoints: int) -> Callable[[], object]:
+    def choose(endpoints: int, pickers: int) -> Callable[[], object]:
         rng = random.Random(endpoints)
         fleet = pool(endpoints, rng, _NOW)
+        fleet.replicas, fleet.prefix_key, fleet.mean_tokens = pickers, 1, 100.0
         rows = fleet.alive.nonzero()[0]
         profile, question = built_in_profile(), _question()
         fleet.own[rows] = rows % 7
         fleet.own_tokens[rows] = rows % 11 * 100
+        fleet.queue[rows] = rows % 5
         fleet.matched_tokens[rows[::3]] = 10.0
         return lambda: profile.run(fleet, rows, question, _NOW, rng)
 
     return [
-        *((f"built-in profile alone, {size} endpoints", choose(size)) for size in (10, 100, 1000)),
+        *(
+            (f"built-in profile alone, {size} endpoints, {told}", choose(size, pickers))
+            for pickers, told in ((1, "1 picker"), (4, "4 pickers"))
+            for size in (10, 100, 1000)
+        ),
         *((f"ask, first token and end, {size} endpoints", decide(size)) for size in POOLS),
     ]
 

@@ -2,7 +2,8 @@
 
 ``POST /v1/completions`` with ``{"prompt": text, "max_tokens": n}`` is answered as a stream: headers and a
 first chunk when the engine has the first token, and one more with ``usage`` at its end, which is all that a
-picker looks at. Four bytes of a prompt are a token. ``GET /metrics`` is a page in vLLM's words.
+picker looks at. Four bytes of a prompt are a token. A header tells how long the engine took for the first
+token by its own clock. ``GET /metrics`` is a page in vLLM's words.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TOKEN_BYTES = 4
+IN_ENGINE = "x-seconds-in-engine"
+"""The header with the seconds from a request's arrival to its first token."""
 
 
 class Clock(Agenda):
@@ -68,11 +71,14 @@ class _Job:
     prompt: int
     output: int
     blocks: tuple[int, ...]
+    clock: Clock
     cached: int = 0
+    first_at: float = 0.0
     began: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
     def first_token(self) -> None:
+        self.first_at = self.clock.now
         self.began.set()
 
     def ended(self, cached: int) -> None:
@@ -109,13 +115,16 @@ class Server:
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         fields = orjson.loads(await request.read())
         prompt = fields["prompt"].encode()
-        job = _Job(max(1, len(prompt) // TOKEN_BYTES), fields["max_tokens"], blocks_of(prompt, self._block))
+        blocks = blocks_of(prompt, self._block)
+        job = _Job(max(1, len(prompt) // TOKEN_BYTES), fields["max_tokens"], blocks, self._clock)
         self._clock.catch_up()
+        arrived_at = self._clock.now
         if not self._engine.submit(job):
             return web.Response(status=HTTPStatus.BAD_REQUEST, text="the prompt is too long")
         self._clock.catch_up()
         await job.began.wait()
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        seconds = f"{job.first_at - arrived_at:.6f}"
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", IN_ENGINE: seconds})
         await response.prepare(request)
         await response.write(b'data: {"object":"text_completion","choices":[{"index":0,"text":"ok"}]}\n\n')
         await job.over.wait()

@@ -3,6 +3,8 @@
 The same requests at the same times to the same engine model: once in the replay's simulated time, once over
 HTTP with the picker as a process of its own. What differs is all that the simulation leaves out: Envoy, the
 picker's own time, reading prompts and estimating their tokens, scraping, and a machine that has other work.
+So of each first token it is also told how much of the time was the engine's own, which is all that choosing
+can change, and how busy the processors were: from about half of them on, the rest is waiting for one.
 """
 
 from __future__ import annotations
@@ -11,13 +13,14 @@ import asyncio
 import tempfile
 from dataclasses import replace
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import orjson
 
-from bench.rig.engines import TOKEN_BYTES, Engines
+from bench.rig.engines import IN_ENGINE, TOKEN_BYTES, Engines
 from bench.rig.envoy import Envoy, ExtProc, Listener, bootstrap
 from bench.rig.load import Request, Target, first_bytes, open_loop, percentile
 from bench.rig.picker import Picker
@@ -46,10 +49,15 @@ _SETTLE = 1.0
 
 
 class Figures(NamedTuple):
-    """Milliseconds to the first token at each of the replay's quantiles, and what failed."""
+    """Milliseconds to the first token at each of the replay's quantiles, and what failed.
+
+    ``in_engine``: the same without the ways there and back. ``busy``: share of all processors' time.
+    """
 
     ttft: tuple[float, ...]
     failed: int
+    in_engine: tuple[float, ...]
+    busy: float = 0.0
 
 
 def prompt_of(recorded: Recorded, number: int, block_tokens: int) -> str:
@@ -99,46 +107,76 @@ async def live(case: Case, balancer: Balancer) -> Figures:
                 )
                 async with Envoy(bootstrap([door]), directory=directory) as envoy:
                     await asyncio.sleep(_SETTLE)
-                    return figures(await open_loop(Target(address=envoy.address("door")), requests))
+                    # Which engine served is not of interest here, what it says about itself is.
+                    target = Target(address=envoy.address("door"), served_by=IN_ENGINE)
+                    before = _processors()
+                    results = await open_loop(target, requests)
+                    return figures(results)._replace(busy=_processors().busy_since(before))
+
+
+class _Processors(NamedTuple):
+    """Time of all processors since the machine was started, in ticks."""
+
+    all: int
+    idle: int
+
+    def busy_since(self, before: _Processors) -> float:
+        return 1.0 - (self.idle - before.idle) / max(1, self.all - before.all)
+
+
+def _processors() -> _Processors:
+    """See proc(5): user, nice, system, idle, and what else there is."""
+    ticks = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    return _Processors(sum(ticks), ticks[3])
 
 
 def figures(results: Sequence[Result]) -> Figures:
     """Of all requests; a failed one counts as infinitely late."""
-    times = first_bytes(results)
-    late = tuple(1000 * percentile(times, quantile) for quantile in QUANTILES)
-    return Figures(late, sum(not result.ok for result in results))
+    in_engine = [float(result.served) if result.ok else inf for result in results]
+    late, engine_late = (
+        tuple(1000 * percentile(times, quantile) for quantile in QUANTILES)
+        for times in (first_bytes(results), in_engine)
+    )
+    return Figures(late, sum(not result.ok for result in results), engine_late)
 
 
 def simulated(case: Case, policy: str) -> Figures:
     """Play it in simulated time."""
     result = replace(case, policy=PolicyName(policy)).run()
-    return Figures(tuple(1000 * seconds for seconds in result.ttft), result.failed)
+    times = tuple(1000 * seconds for seconds in result.ttft)
+    return Figures(times, result.failed, times)
 
 
-def row(name: str, policy: str, real: Figures, expected: Figures) -> str:
+def row(case: Case, load: str, policy: str, real: Figures, expected: Figures) -> str:
     """A line of the table."""
-    times = (f"{'/'.join(f'{time:,.0f}' for time in side.ttft)}" for side in (real, expected))
+    times = ("/".join(f"{time:,.0f}" for time in side) for side in (real.ttft, real.in_engine, expected.ttft))
     off = f"{real.ttft[1] / expected.ttft[1] - 1:+.0%}"
-    return f"| {name} | {policy} | {' | '.join(times)} | {off} | {real.failed} |"
+    cells = (load, policy, str(case.seed), *times, off, f"{real.busy:.0%}", str(real.failed))
+    return f"| {' | '.join(cells)} |"
 
 
 @click.command()
 @click.option("--traces", type=click.Path(exists=True, file_okay=False, path_type=Path), default=_TRACES)
 @click.option("--requests", type=click.IntRange(10), default=None, help="Of each run.  [as published]")
-@click.option("--seed", type=int, default=0, show_default=True)
-def main(*, traces: Path, requests: int | None, seed: int) -> None:
+@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--only", default="", help="Rows whose trace's name has this text.")
+@click.option("--policy", "policies", type=click.Choice([*BALANCERS]), multiple=True, help="Only this.")
+def main(*, traces: Path, requests: int | None, seeds: int, only: str, policies: tuple[str, ...]) -> None:
     """Play two rows with published figures, with each of Envoy's balancers and with the picker."""
-    click.echo("| trace, load | policy | TTFT p50/p90/p99 ms, real | simulated | p90 off | failed |")
-    click.echo("|---|---|---|---|---|---|")
+    heads = ("trace, load", "policy", "seed", "TTFT p50/p90/p99 ms, real", "of it in the engine", "simulated")
+    click.echo(f"| {' | '.join((*heads, 'p90 off', 'processors busy', 'failed'))} |")
+    click.echo("|---|---|---|---|---|---|---|---|---|")
     for published in PUBLISHED:
-        if (published.trace, published.level) not in ROWS:
+        if (published.trace, published.level) not in ROWS or only not in published.trace:
             continue
         trace = next(trace for trace in TRACES if trace.name == published.trace)
-        case = replace(trace.case(traces, 0), requests=requests or published.requests, seed=seed)
+        case = replace(trace.case(traces, 0), requests=requests or published.requests)
         case = case.at_level(published.level)
-        for policy, balancer in BALANCERS.items():
-            real = asyncio.run(live(case, balancer))
-            click.echo(row(f"{trace.name} {load_of(published)}", policy, real, simulated(case, policy)))
+        load = f"{trace.name} {load_of(published)}"
+        for seeded in (replace(case, seed=seed) for seed in range(seeds)):
+            for policy in policies or BALANCERS:
+                real = asyncio.run(live(seeded, BALANCERS[policy]))
+                click.echo(row(seeded, load, policy, real, simulated(seeded, policy)))
 
 
 if __name__ == "__main__":

@@ -57,6 +57,7 @@ class Case:
     """``rate``: how many times as fast as recorded; ``sessions`` at once, for traces that have some.
 
     ``goal``: seconds to the first token that count as good. ``explain``: the number of a request.
+    ``decision_time``: see :class:`picker.replay.simulation.Simulation`; Envoy's own balancers take none.
     """
 
     source: Source
@@ -72,6 +73,7 @@ class Case:
     model: EngineModel = field(default_factory=EngineModel)
     ray: RayModel | None = None
     goal: float = 1.0
+    decision_time: float = 0.0
     explain: int | None = None
 
     @property
@@ -115,6 +117,7 @@ class Case:
             sight=self.sight,
             random=Random(f"{self.seed} stage"),  # noqa: S311 - simulation
             requests=self.sent,
+            decision_time=self.decision_time if self.policy.asks else 0.0,
             watched=self.explain,
             progress=progress,
         )

@@ -67,15 +67,44 @@ class _Wish:
     metrics_age: float
     metrics_renewal: float | None
     headers_at_once: bool
+    decision_time: float
     slow: tuple[tuple[int, float], ...]
     failing: tuple[tuple[int, float, float], ...]
     divide: Scale | None
     ray: bool
-    max_queued: int
+    max_queued: int | None
     goal: float
     workers: int
     out: Path | None
     explain: int | None
+
+    def check(self) -> None:
+        """Refuse what contradicts itself, since one half of it would be left out in silence."""
+        level = "--rate" if self.rates else "--sessions"
+        excluding = (
+            (self.loads and (self.rates or self.sessions), "--load", level, "a load is a share of the knee"),
+            (self.format_ and self.samples, "--format", "--sample", "a sample's format is known"),
+            (
+                self.explain is not None and self.explain >= self.requests and not self.sessions,
+                f"--explain {self.explain}",
+                f"--requests {self.requests}",
+                "requests are numbered from 0",
+            ),
+        )
+        for both, one, other, reason in excluding:
+            if both:
+                raise click.UsageError(f"{one} and {other} exclude one another: {reason}")
+        if self.max_queued is not None and not self.ray:
+            raise click.UsageError("--max-queued is of Ray Serve proxies: add --ray")
+        repeatable: tuple[tuple[str, list[object]], ...] = (
+            ("--slow", [endpoint for endpoint, _ in self.slow]),
+            ("--failing", [endpoint for endpoint, _, _ in self.failing]),
+            ("--policy", [policy.name for policy in self.policies]),
+        )
+        for option, named in repeatable:
+            for value in named:
+                if named.count(value) > 1:
+                    raise click.UsageError(f"two {option} are of the same one, {value}: leave one out")
 
     def sources(self) -> list[Source]:
         """The traces that are to be played."""
@@ -119,8 +148,9 @@ class _Wish:
             replicas=self.replicas,
             sight=Sight(not self.headers_at_once, self.metrics_age, renewal),
             faults=self.faults(),
-            ray=RayModel(max_queued=self.max_queued) if self.ray else None,
+            ray=RayModel(max_queued=-1 if self.max_queued is None else self.max_queued) if self.ray else None,
             goal=self.goal,
+            decision_time=self.decision_time,
             explain=self.explain,
         )
 
@@ -133,6 +163,7 @@ def _run(wish: _Wish) -> None:
 
 
 def _replay(wish: _Wish) -> None:
+    wish.check()
     sources = wish.sources()
     rows: list[report.Row] = []
     with Pool(wish.workers if wish.explain is None else 1) as pool:
@@ -275,6 +306,13 @@ replay = click.Command(
             "",
             "Pickers see status and end of answers, not the first token.",
         ),
+        _option(
+            "--decision-time",
+            seconds(1.0),
+            "S",
+            "Time a request takes the gateway and the picker, one after the other.  [0]",
+            default=0.0,
+        ),
         _option("--slow", SLOW, "N[:X]", "Server N (from 0) takes X times as long.  [4]", many=True),
         _option(
             "--failing",
@@ -295,7 +333,6 @@ replay = click.Command(
             whole(-1, 1_000_000),
             "N",
             "With --ray: queue of a proxy, -1: no bound.  [-1]",
-            default=-1,
         ),
         _option(
             "--goal", seconds(3600.0), "S", "Time to the first token that counts as good.  [1]", default=1.0

@@ -54,6 +54,11 @@ class PolicyName:
     file: str = ""
     content: bytes = b""
 
+    @property
+    def asks(self) -> bool:
+        """Whether a picker is asked; otherwise it is a balancer of Envoy's own."""
+        return self.name not in _SIMPLE
+
 
 def picker_for(  # noqa: PLR0913 - what pickers differ by
     policy: PolicyName,

@@ -130,6 +130,7 @@ class Simulation:
     """Servers, pickers (replicas of one, each knowing only its own requests), and what came of it.
 
     ``requests``: how many are sent in all. ``watched``: the number of the one to be explained.
+    ``decision_time``: seconds that each request keeps its picker and the gateway from the next.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of the stage
@@ -141,6 +142,7 @@ class Simulation:
         sight: Sight,
         random: Random,
         requests: int,
+        decision_time: float = 0.0,
         watched: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
@@ -154,6 +156,8 @@ class Simulation:
         self._pickers = pickers
         self._random = random
         self._wanted = requests
+        self._decision_time = decision_time
+        self._busy_until = dict.fromkeys(pickers, 0.0)
         self._watched = watched
         self._progress = progress
         self._finished = 0
@@ -206,6 +210,15 @@ class Simulation:
         number = self.records.add(request, now)
         pickers = self._pickers
         picker = pickers[0] if len(pickers) == 1 else self._random.choice(pickers)
+        if not self._decision_time:
+            self._decide(picker, request, number, done)
+            return
+        decided = max(now, self._busy_until[picker]) + self._decision_time
+        self._busy_until[picker] = decided
+        self.agenda.at(decided, partial(self._decide, picker, request, number, done))
+
+    def _decide(self, picker: Picker, request: Request, number: int, done: Callable[[], None] | None) -> None:
+        now = self.agenda.now
         if number == self._watched:
             self.explanation = picker.explain(request, now)
         pick = picker.pick(request, now)
@@ -215,7 +228,7 @@ class Simulation:
                 done()
             return
         self.records.endpoint[number] = pick.endpoint
-        if len(pickers) > 1 and number % _COMPARED == 0:
+        if len(self._pickers) > 1 and number % _COMPARED == 0:
             self._compare(pick.endpoint, picker, request)
         call = _Call(self, request, number=number, picker=picker, ticket=pick.ticket, done=done)
         self._servers.send(pick.endpoint, call)

@@ -8,6 +8,7 @@ never into a row that meanwhile has another tenant.
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from enum import Enum
 from itertools import count
 from typing import TYPE_CHECKING
@@ -151,9 +152,16 @@ class Ledger:
         self._generations = np.full(fleet.capacity, -1, dtype=np.int64)
         self._waiting = np.zeros(fleet.capacity)
         """Tokens whose first answer will be seen."""
+        self._lines: list[OrderedDict[Entry, None]] = [OrderedDict() for _ in range(fleet.capacity)]
+        """Whose these are, in the order they were sent. Servers take prompts up in that order."""
+        self._head_tokens = np.zeros(fleet.capacity)
+        self._head_at = np.zeros(fleet.capacity)
+        """Of the first in line: its tokens, and since when they are assumed to be worked off."""
         self._drained_at = np.full(fleet.capacity, -np.inf)
         """When the other tokens will be worked off, if the rate is right."""
         self._rates = np.full(fleet.capacity, DEFAULT_PREFILL_RATE)
+        self._waits = 0
+        """Requests in all lines."""
         self._draining = False
         self._ends = _Ends()
         self._mean_tokens: float | None = None
@@ -176,6 +184,9 @@ class Ledger:
         if more:
             self._generations = np.concatenate([self._generations, np.full(more, -1)])
             self._waiting = np.concatenate([self._waiting, np.zeros(more)])
+            self._lines += [OrderedDict() for _ in range(more)]
+            self._head_tokens = np.concatenate([self._head_tokens, np.zeros(more)])
+            self._head_at = np.concatenate([self._head_at, np.zeros(more)])
             self._drained_at = np.concatenate([self._drained_at, np.full(more, -np.inf)])
             self._rates = np.concatenate([self._rates, np.full(more, DEFAULT_PREFILL_RATE)])
         present = np.array(
@@ -184,6 +195,10 @@ class Ledger:
         changed = (present != self._generations[: len(present)]).nonzero()[0]
         self._generations[changed] = present[changed]
         self._waiting[changed] = 0.0
+        self._head_tokens[changed] = 0.0
+        for row in changed.tolist():
+            self._waits -= len(self._lines[row])
+            self._lines[row].clear()
         self._drained_at[changed] = -np.inf
         others = fleet.alive.copy()
         others[changed] = False
@@ -196,14 +211,31 @@ class Ledger:
                 entry.stage = Stage.OVER
 
     def advance(self, now: float) -> None:
-        """Bring the columns up to ``now``: untracked entries whose time is over, tokens worked off."""
+        """Bring the columns up to ``now``: untracked entries whose time is over, tokens worked off.
+
+        Of those whose first answer will be seen, the first in line is worked on, and only it: what it has
+        done so far is guessed by the rate, and its answer tells when it is through. Beside the count of
+        requests these tokens are what decides, and a long prompt is known to be nearly done before it is.
+        Of several pickers each has its part of the line, and so of the rate.
+        """
         self.sync()
         while self._expiries and self._expiries[0][0] <= now:
             self._forget(heapq.heappop(self._expiries)[2])
+        own_tokens = self._fleet.own_tokens
+        if self._waits:
+            done = now - self._head_at
+            done *= self._rates
+            done *= 1.0 / self._fleet.replicas
+            np.minimum(done, self._head_tokens, out=done)
+            np.subtract(self._waiting, done, out=own_tokens)
         if self._draining:
             left = np.maximum(self._drained_at - now, 0.0)
             self._draining = bool(left.any())
-            np.add(self._waiting, left * self._rates, out=self._fleet.own_tokens)
+            left *= self._rates
+            if self._waits:
+                own_tokens += left
+            else:
+                own_tokens[:] = left
 
     def sent(self, slots: tuple[Slot, ...], tokens: float, visibility: Visibility, now: float) -> Entry:
         """Count a request at the first of ``slots``, all of which are held; ``tokens`` are uncached ones."""
@@ -212,14 +244,14 @@ class Ledger:
         row = entry.slot.row
         self._history.before_change(now)
         self._fleet.own[row] += 1.0
+        self._history.grew(row)
         self._fleet.sent_at[row] = now
         self._fleet.sent[row] += 1.0
         self.in_flight += 1
         self._learn_mean_tokens(tokens)
         if tokens > 0.0:
             if visibility.first_token:
-                entry.waiting = True
-                self._waiting[row] += tokens
+                self._line_up(entry, row, now)
             else:
                 self._drain(entry, now)
             self._show_tokens(row, now)
@@ -272,12 +304,12 @@ class Ledger:
             self._drain(entry, now)
             self._show_tokens(served.row, now)
 
-    def page_read(self, slot: Slot, page_time: float) -> None:
+    def page_read(self, slot: Slot, page_time: float, now: float) -> None:
         """A page was read that speaks of ``page_time``; untracked requests sent before are in it."""
         self.sync()
         if not self._fleet.holds(slot):
             return
-        self._fleet.own_at_page[slot.row] = self._history.at(slot.row, page_time)
+        self._fleet.own_at_page[slot.row] = self._history.most(slot.row, page_time, now)
         for entry in [entry for entry in self._untracked.get(slot, ()) if entry.started < page_time]:
             self._forget(entry)
 
@@ -317,8 +349,7 @@ class Ledger:
         """
         row = entry.slot.row
         if entry.waiting:
-            entry.waiting = False
-            self._waiting[row] -= entry.tokens
+            self._leave_line(entry, row, now)
         elif entry.drain_until > now:
             self._drained_at[row] -= entry.drain_until - max(now, entry.drain_from)
             entry.drain_until = -np.inf
@@ -326,12 +357,40 @@ class Ledger:
             return
         self._show_tokens(row, now)
 
-    def _show_tokens(self, row: int, now: float) -> None:
-        if not self._draining:
-            self._fleet.own_tokens[row] = self._waiting[row]
+    def _line_up(self, entry: Entry, row: int, now: float) -> None:
+        entry.waiting = True
+        self._waits += 1
+        self._waiting[row] += entry.tokens
+        line = self._lines[row]
+        line[entry] = None
+        if len(line) == 1:
+            self._head_tokens[row] = entry.tokens
+            self._head_at[row] = now
+
+    def _leave_line(self, entry: Entry, row: int, now: float) -> None:
+        entry.waiting = False
+        self._waits -= 1
+        line = self._lines[row]
+        was_head = next(iter(line)) is entry
+        del line[entry]
+        if not line:
+            self._waiting[row] = self._head_tokens[row] = 0.0
             return
-        draining = max(0.0, float(self._drained_at[row]) - now) * float(self._rates[row])
-        self._fleet.own_tokens[row] = self._waiting[row] + draining
+        if was_head:
+            self._head_tokens[row] = next(iter(line)).tokens
+            self._head_at[row] = now
+        # Rounding must not leave less than the first one's.
+        self._waiting[row] = max(self._waiting[row] - entry.tokens, self._head_tokens[row])
+
+    def _show_tokens(self, row: int, now: float) -> None:
+        rate = float(self._rates[row])
+        tokens = float(self._waiting[row])
+        tokens -= min(
+            float(self._head_tokens[row]), (now - float(self._head_at[row])) * rate / self._fleet.replicas
+        )
+        if self._draining:
+            tokens += max(0.0, float(self._drained_at[row]) - now) * rate
+        self._fleet.own_tokens[row] = tokens
 
     def _learn_mean_tokens(self, tokens: float) -> None:
         mean = tokens if self._mean_tokens is None else self._mean_tokens

@@ -58,6 +58,7 @@ class Router:
     Every method takes ``now`` in seconds of one clock that never goes back. Events of tickets that are
     over, and of endpoints that are gone, are ignored.
 
+    What a profile draws has to come from ``rng`` too: :meth:`explain` puts it back to where it was.
     ``index`` is the prefix index (None: prompts are not compared), ``replicas`` the number of pickers that
     send to these endpoints. ``blocks_of`` gives a question's blocks where they do not come from its prompt.
     """
@@ -275,7 +276,7 @@ class Router:
     def page_read(self, slot: Slot, page_time: float, now: float) -> None:
         """A page of the endpoint was written to the columns; it speaks of ``page_time``."""
         self.tick(now)
-        self._ledger.page_read(slot, page_time)
+        self._ledger.page_read(slot, page_time, now)
         self._pressure.page_read(slot, page_time)
         self._prefixes.page_read(slot)
 

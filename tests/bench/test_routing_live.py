@@ -47,4 +47,6 @@ async def test_a_short_run_is_answered_whole(policy: str) -> None:
     real, expected = await live(case, BALANCERS[policy]), simulated(case, policy)
     assert real.failed == expected.failed == 0
     assert 0.0 < real.ttft[0] <= real.ttft[1] <= real.ttft[2] < 60_000
-    assert row("sample", policy, real, expected).count("|") == 7
+    assert all(0.0 < there < whole for there, whole in zip(real.in_engine, real.ttft, strict=True))
+    assert 0.0 < real.busy <= 1.0
+    assert row(case, "sample", policy, real, expected).count("|") == 10

@@ -45,6 +45,30 @@ def test_requests_come_at_their_times_and_times_count_from_there() -> None:
     assert sorted(records.endpoint) == [0, 0, 1, 1]
 
 
+def test_requests_wait_for_the_decisions_before_theirs() -> None:
+    agenda = Agenda()
+    servers = Engines(agenda, EngineModel(), 4, block_tokens=16, faults=())
+    simulation = Simulation(
+        agenda,
+        servers,
+        [RoundRobin(4, Random(0))],
+        sight=Sight(),
+        random=Random(0),
+        requests=3,
+        decision_time=0.08,
+    )
+    simulation.play(steady(3).in_time(2.0, 0))  # one every 0.05 s
+    simulation.run()
+    took = STEP + 200 * TOKEN
+    assert list(simulation.records.first_token) == pytest.approx([0.08 + took, 0.11 + took, 0.14 + took])
+
+
+def test_envoys_own_balancers_take_no_time_to_decide() -> None:
+    for policy, slower in ((OURS, True), ("llm-d-default", True), ("least-request", False)):
+        asked = replace(_case(policy), decision_time=0.05).run()
+        assert (asked.ttft[0] > _case(policy).run().ttft[0] + 0.04) is slower
+
+
 def test_a_session_goes_on_a_pause_after_its_answer_and_then_the_next_one_begins() -> None:
     turns = tuple(Request(pause, 100, 1, session="a") for pause in (0.0, 3.0))
     trace = Trace("two", 16, 1, sessions=(turns,))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
+from random import Random
 
 import numpy as np
 
 from picker.inference.question import Question
 from picker.routing.decision import Decision, Refusal
 from picker.routing.explained import MOST_DECISIONS, Asked, Explained, Recent
+from picker.routing.router import Router
 from scorer.filters import not_draining
-from scorer.profile import NamedFilter, Profile
+from scorer.plugins.filters import PrefixAffinityFilter
+from scorer.profile import NamedFilter, Profile, built_in_profile
 from tests.routing.support import FULL, SEES_ALL, Pool
 from tests.routing.test_prefixes import Prompts, text
 
@@ -111,6 +115,29 @@ def test_to_explain_a_draw_uses_none_up() -> None:
     for _ in range(5):
         one.router.explain(Question(path="/"), one.now)
     assert [one.decide().endpoints for _ in range(8)] == [other.decide().endpoints for _ in range(8)]
+
+
+def test_what_a_filter_draws_to_explain_is_drawn_again() -> None:
+    rng = Random(3)
+    curious = PrefixAffinityFilter(0.5, 0.5, 0.0, 1.0, rng)
+
+    def chosen(*, explaining: bool) -> list[tuple[str, ...]]:
+        rng.seed(3)
+        pool = Pool(8)
+        profile = replace(built_in_profile(), filters=(NamedFilter("curious", curious.keep),))
+        router = Router(pool.fleet, profile, rng)
+        question = Question(path="/", prompt=text("a"))
+        endpoints = []
+        for _ in range(20):
+            pool.fleet.matched_tokens[0] = question.prompt_tokens
+            if explaining:
+                router.explain(question, pool.now)
+            answer = router.ask(question, SEES_ALL, pool.now)
+            assert isinstance(answer, Decision)
+            endpoints.append(answer.endpoints)
+        return endpoints
+
+    assert chosen(explaining=True) == chosen(explaining=False)
 
 
 def test_what_is_kept_is_bounded_by_number_and_by_bytes() -> None:

@@ -49,6 +49,44 @@ def test_tokens_go_with_the_first_token_or_with_the_end(cause: Cause) -> None:
     assert pool.fleet.own_tokens[0] == 0
 
 
+def test_the_first_in_line_is_worked_on_and_only_it() -> None:
+    pool = Pool(1)
+    first, second, third = (pool.send_to(1, prompt=PROMPT) for _ in range(3))
+    pool.router.tick(pool.now + 0.5)
+    assert pool.fleet.own_tokens[0] == pytest.approx(3 * TOKENS - DEFAULT_PREFILL_RATE / 2)
+    pool.now += 5.0
+    pool.router.tick(pool.now)
+    assert pool.fleet.own_tokens[0] == 2 * TOKENS, "its answer is late, and nobody else's turn"
+    pool.router.ended(second, Outcome(Cause.ABORTED), pool.now)
+    assert pool.fleet.own_tokens[0] == TOKENS, "who gives up in the line does not change who is first"
+    pool.router.first_token(first, pool.now)
+    assert pool.fleet.own_tokens[0] == TOKENS
+    pool.router.tick(pool.now + 0.25)
+    assert pool.fleet.own_tokens[0] == pytest.approx(TOKENS - DEFAULT_PREFILL_RATE / 4, rel=0.01)
+    pool.router.ended(third, OK, pool.now + 0.25)
+    assert pool.fleet.own_tokens[0] == 0
+
+
+def test_of_several_pickers_each_has_a_part_of_what_is_done() -> None:
+    pool = Pool(1)
+    pool.fleet.replicas = 4
+    pool.send_to(1, prompt=PROMPT)
+    pool.router.tick(pool.now + 0.5)
+    assert pool.fleet.own_tokens[0] == pytest.approx(TOKENS - DEFAULT_PREFILL_RATE / 8)
+
+
+def test_lines_and_draining_tokens_add_up() -> None:
+    pool = Pool(1)
+    seen = pool.send_to(1, prompt=PROMPT)
+    pool.send_to(1, SEES_STATUS, PROMPT)
+    assert pool.fleet.own_tokens[0] == pytest.approx(2 * TOKENS)
+    pool.now += 0.5
+    pool.router.tick(pool.now)
+    assert pool.fleet.own_tokens[0] == pytest.approx(2 * TOKENS - DEFAULT_PREFILL_RATE)
+    pool.router.first_token(seen, pool.now)
+    assert pool.fleet.own_tokens[0] == pytest.approx(TOKENS - DEFAULT_PREFILL_RATE / 2)
+
+
 def test_tokens_whose_first_answer_is_out_of_sight_drain() -> None:
     pool = Pool(2)
     pool.send_to(1, SEES_STATUS, PROMPT)
@@ -212,6 +250,26 @@ def test_own_at_the_time_of_an_old_page_is_remembered() -> None:
     pool.now += 60
     pool.router.page_read(pool.slot(1), pool.now - 10, pool.now)
     assert pool.fleet.own_at_page[0] == 30, "nothing changed since long"
+
+
+def test_own_requests_sent_while_a_page_is_fetched_are_not_others() -> None:
+    pool = Pool(1)
+    asked_at = pool.now
+    tickets = []
+    for _ in range(8):
+        pool.now += 0.02
+        tickets.append(pool.send_to(1))
+    for ticket in tickets:
+        pool.now += 0.02
+        pool.router.ended(ticket, OK, pool.now)
+    pool.router.page_read(pool.slot(1), asked_at, pool.now)
+    assert pool.fleet.own_at_page[0] == 8
+    pool.now += 5.0
+    pool.router.page_read(pool.slot(1), pool.now, pool.now)
+    assert pool.fleet.own_at_page[0] == 0
+    pool.send_to(1)
+    pool.router.page_read(pool.slot(1), pool.now - 4.0, pool.now)
+    assert pool.fleet.own_at_page[0] == 0, "an old page is no long fetch"
 
 
 def test_the_next_tenant_of_a_row_starts_with_nothing() -> None:

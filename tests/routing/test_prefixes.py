@@ -86,8 +86,7 @@ def test_requests_of_one_burst_meet() -> None:
 def test_models_share_no_cache() -> None:
     pool = Prompts(4)
     for model in ("m", "n"):
-        pool.ask(text("a"), number=2, model=model)
-    pool.fleet.own[:4] = pool.fleet.own_tokens[:4] = 0
+        pool.router.ended(pool.ask(text("a"), number=2, model=model).ticket, OK, pool.now)
     assert pool.goes_to(text("a"), "m") == {"10.0.0.2:80"}
     assert len(pool.goes_to(text("a"), "other")) > 1
 

@@ -84,9 +84,9 @@ def test_work_is_uncached_tokens_times_the_root_of_requests() -> None:
     fleet.own_tokens[:4] = [0, 0, 1000, 0]
     fleet.matched_tokens[:4] = [0, 936, 936, 0]
     fleet.own[:4] = [0, 3, 0, 8]
-    # tokens to compute, with 16: 1952, 1016, 2016, 1952; twice those lost: 1872, 0, 0, 1872; roots 1, 2, 1, 3
+    # tokens to compute, with 16: 1952, 1016, 2016, 1952; those lost: 936, 0, 0, 936; roots 1, 2, 1, 3
     assert scores(fleet, Asked(prompt_tokens=1936)) == pytest.approx(
-        [2016 / 3824, 2016 / 2032, 1, 2016 / 11472]
+        [2016 / 2888, 2016 / 2032, 1, 2016 / 8664]
     )
 
 
