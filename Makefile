@@ -7,7 +7,7 @@ BIN := .venv/bin
 GENERATE := $(BIN)/python proto/generate.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs bench conformance fuzz kube proto python
+.PHONY: help setup demo test lint docs bench compiled conformance fuzz kube proto python
 .DELETE_ON_ERROR:
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make lint    ruff, mypy, import-linter, buf, and whether generated code is up to date"
 	@echo "make docs    the documents as a site, in .site/"
 	@echo "make bench   what the picker costs, through a real Envoy"
+	@echo "make compiled  .compiled, where all is as here, but what requests pass is compiled; needs a C compiler"
 	@echo "make conformance  h2spec against our HTTP/2 (needs Go); make fuzz  ten minutes of random clients"
 	@echo "make proto   write picker/extproc/_generated from proto/"
 	@echo "make setup   .venv with everything for these"
@@ -43,8 +44,15 @@ docs: .venv/docs.stamp
 	$(BIN)/python docs/site/reference.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-bench: .venv/demo.stamp
-	$(BIN)/python -m bench.e2e
+bench: compiled
+	cd .compiled && $(BIN)/python -m bench.e2e
+
+# Built where pip builds it for the image, too; `build` is kept, so that only what changed is compiled again.
+compiled: .venv/dev.stamp
+	rm -rf .compiled build/lib*
+	SERVE_PICKER_COMPILE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--no-build-isolation --no-deps --target .compiled .
+	cd .compiled && ln -s ../.venv . && for name in ../*; do [ -e "$${name##*/}" ] || ln -s "$$name" .; done
 
 conformance: .venv/dev.stamp
 	$(BIN)/python -m tests.conformance

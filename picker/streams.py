@@ -6,20 +6,20 @@ wait; the only timer is the deadline of a decision that is pending.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
+from picker.extproc.bodies import BodyBudget
 from picker.extproc.effects import Ask, Cancel, Done, Ended, FirstToken, Send
 from picker.extproc.session import Session, SessionOptions, Surroundings
 from picker.routing.decision import Cause, Decision, Outcome, Refusal
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
-    from picker.extproc.bodies import BodyBudget
     from picker.extproc.effects import Effect
     from picker.inference.question import Question
     from picker.routing.decision import Answer, Pending, Ticket, Visibility

@@ -7,35 +7,18 @@ numpy's generators, and one number is all that a choice needs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from random import Random
+
     from scorer.contract import Scores
 
 TIE_TOLERANCE = 0.001
 """One request more at an endpoint that has 500 changes its score by 0.002, so up to there the
 fuller one is never taken for equal."""
-
-
-class Draws(Random):
-    """The numbers of ``source``, which are noted in ``drawn`` until that is cleared: a decision's draws.
-
-    Whatever a chooser asks of it (an integer, a shuffle) comes from :meth:`random`.
-    """
-
-    def __init__(self, source: Random) -> None:
-        super().__init__(0)
-        self._source = source
-        self.drawn: list[float] = []
-
-    def random(self) -> float:
-        """The next number of the source."""
-        number = self._source.random()
-        self.drawn.append(number)
-        return number
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,24 +6,22 @@ The schema, its defaults and what is added where something is missing are those 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from scorer.document import Fields, Mistakes, nearest, shown, spelt
 from scorer.plugins.choosers import max_score
-from scorer.plugins.declared import Plugins
+from scorer.plugins.declared import Key, Plugins, Settings
 from scorer.plugins.detectors import UTILIZATION
+from scorer.plugins.plugin import Plugin
 from scorer.plugins.producers import BLOCK_TOKENS
 from scorer.profile import NamedFilter, Profile, Weighted
-from scorer.saturation import Utilization
+from scorer.saturation import Saturation, Utilization
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from scorer.document import Node
-    from scorer.plugins.declared import Key, Settings
-    from scorer.plugins.plugin import Means, Plugin
-    from scorer.saturation import Saturation
+    from scorer.plugins.plugin import Means
 
 API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
 KIND = "EndpointPickerConfig"

@@ -30,14 +30,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Hashes = NDArray[np.uint64]
+Hashes = NDArray[np.uint64]
 
 WORD_BYTES = 8
 _GOLDEN = 0x9E3779B97F4A7C15

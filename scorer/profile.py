@@ -9,13 +9,14 @@ import numpy as np
 
 from scorer.affinity import model_affinity, prefix_home, session_affinity
 from scorer.choosers import NearTies, weighted_random
+from scorer.contract import Chooser, Filter, Mark, Rows, Scorer, Scores, Sent
 from scorer.fleet import any_true
 from scorer.scorers import least_work, ray_load
 
 if TYPE_CHECKING:
     from random import Random
 
-    from scorer.contract import Chooser, Filter, Mark, Request, Rows, Scorer, Scores, Sent
+    from scorer.contract import Request
     from scorer.fleet import Fleet
 
 

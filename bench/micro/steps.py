@@ -59,7 +59,7 @@ def _reading() -> list[Step]:
             received = read_body_message(message)
             asked = read_headers(found)
             if received is not None:
-                read_body(asked, received.data, complete=True)
+                read_body(asked, received[1], complete=True)
             return asked
 
         return read_one

@@ -5,14 +5,12 @@ Nobody changes an effect; they are not frozen since making a frozen one takes th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import final
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from picker.inference.question import Question
-    from picker.routing.decision import Outcome, Refusal, Visibility
+from picker.inference.question import Question
+from picker.routing.decision import Outcome, Refusal, Visibility
 
 Buffer = bytes | memoryview
 

@@ -16,7 +16,7 @@ Envoy's rules kept here (Envoy 1.40, seen by running it):
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
@@ -83,17 +83,10 @@ _KEY: Final = 0x0A
 _RAW_VALUE: Final = 0x1A
 
 
-class BodyMessage(NamedTuple):
-    """A request or response body message.
-
-    ``tag`` is REQUEST_BODY or RESPONSE_BODY; ``data`` a view of the received message; ``rest`` what
-    followed the body: the serialized metadata context, or nothing.
-    """
-
-    tag: int
-    data: memoryview
-    end_of_stream: bool
-    rest: bytes
+BodyMessage = tuple[int, memoryview, bool, bytes]
+"""A request or response body message: its tag (REQUEST_BODY or RESPONSE_BODY), a view of the body in the
+received message, whether it ends the stream, and what followed the body: the serialized metadata context,
+or nothing."""
 
 
 def read_body_message(message: bytes, known: bytes = b"") -> BodyMessage | None:  # noqa: PLR0911 - one for each thing that may be unusual
@@ -124,11 +117,11 @@ def read_body_message(message: bytes, known: bytes = b"") -> BodyMessage | None:
         if not begin <= end <= stop:
             return None
     if end == stop:
-        return BodyMessage(message[0], memoryview(message)[begin:end], False, rest)
+        return message[0], memoryview(message)[begin:end], False, rest
     last = message[end:stop]
     if last not in (_END_FALSE, _END_TRUE):
         return None
-    return BodyMessage(message[0], memoryview(message)[begin:end], last == _END_TRUE, rest)
+    return message[0], memoryview(message)[begin:end], last == _END_TRUE, rest
 
 
 def _is_metadata_context(rest: bytes) -> bool:

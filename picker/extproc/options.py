@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from picker.inference.surfaces import EVERY_SURFACE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from picker.inference.question import Question
-    from picker.inference.surfaces import Surfaces
+from picker.inference.question import Question
+from picker.inference.surfaces import EVERY_SURFACE, Surfaces
 
 
 @dataclass(frozen=True, slots=True)

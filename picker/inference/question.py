@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 BYTES_PER_TOKEN = 4
 """Rule of thumb where no tokenizer is at hand; the reference picker estimates the same way."""
@@ -24,6 +21,8 @@ class Question:
 
     ``incoming_model`` is what the client named; ``model`` what is asked of the endpoint, which a rewrite
     rule may have changed (where it has to be written: :func:`picker.inference.model_name.model_span`).
+    ``told_tokens`` and ``told_blocks`` are the length of the prompt and the ids of its blocks where they
+    are told instead of read: a replay has no text.
     ``priority`` comes from an InferenceObjective; below zero the request may be shed.
     """
 
@@ -42,8 +41,12 @@ class Question:
     subset: tuple[str, ...] | None = None
     body_bytes: int = 0
     unreadable: str = ""
+    told_tokens: int | None = None
+    told_blocks: tuple[int, ...] = ()
 
     @property
     def prompt_tokens(self) -> int:
-        """Estimated length of the prompt in tokens; 0 where no prompt was read."""
+        """Length of the prompt in tokens, estimated unless told; 0 where no prompt was read."""
+        if self.told_tokens is not None:
+            return self.told_tokens
         return -(-len(self.prompt) // BYTES_PER_TOKEN)

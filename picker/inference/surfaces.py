@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from picker.inference import prompts, wire
+from picker.inference.scan import Body
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection
 
-    from picker.inference.scan import Body
 
 PASSTHROUGH: Final = "passthrough"
 """The surface of every other path: not read, still balanced."""

@@ -133,7 +133,7 @@ def _prompt_tokens(usage: Mapping[str, Any]) -> int | None:
     asked = _count(usage, "prompt_tokens", "input_tokens")
     # Anthropic's input_tokens are only those that came neither from the cache nor went into it.
     cache = [_count(usage, name) for name in ("cache_read_input_tokens", "cache_creation_input_tokens")]
-    return asked if asked is None else asked + sum(filter(None, cache))
+    return None if asked is None else asked + sum(filter(None, cache))
 
 
 def _completion_tokens(usage: Mapping[str, Any]) -> int | None:

@@ -15,14 +15,14 @@ import numpy as np
 
 from picker.replay.ours import INDEX_BYTES, fleet_of, question_of, write_page
 from picker.replay.pickers import Fate, Pick
-from scorer.choosers import Draws
+from scorer.draws import Draws
 from scorer.prefix import PrefixIndex
 
 if TYPE_CHECKING:
     from random import Random
 
+    from picker.inference.question import Question
     from picker.replay.engine import Page
-    from picker.replay.ours import TraceQuestion
     from picker.replay.workload import Request
     from scorer.policy import Policy
     from scorer.prefix_hash import Blocks
@@ -64,9 +64,9 @@ class BlendPicker:
             sent(self._fleet, row, question, now)
         return Pick(row, None)
 
-    def _choose(self, request: Request, now: float) -> tuple[TraceQuestion, Blocks, Choice]:
+    def _choose(self, request: Request, now: float) -> tuple[Question, Blocks, Choice]:
         question = question_of(request)
-        blocks = self._index.blocks_of_ids(question.blocks)
+        blocks = self._index.blocks_of_ids(question.told_blocks)
         self._index.match(blocks, self._fleet.matched_tokens)
         self._draws.drawn.clear()
         return question, blocks, self._profile.run(self._fleet, self._all, question, now, self._draws)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from picker.inference.question import Question
@@ -32,22 +31,9 @@ _SHOWN = 10
 """Candidates that an explanation tells."""
 
 
-@dataclass(slots=True)
-class TraceQuestion(Question):
-    """A question whose prompt is known by its length and its blocks only."""
-
-    tokens: int = 0
-    blocks: tuple[int, ...] = ()
-
-    @property
-    def prompt_tokens(self) -> int:
-        """The true length; of a real prompt it is an estimate."""
-        return self.tokens
-
-
-def question_of(request: Request) -> TraceQuestion:
+def question_of(request: Request) -> Question:
     """What the picker would have read of the request."""
-    return TraceQuestion(
+    return Question(
         method="POST",
         path="/v1/completions",
         surface="completions",
@@ -55,8 +41,8 @@ def question_of(request: Request) -> TraceQuestion:
         incoming_model="model",
         stream=True,
         session_id=request.session,
-        tokens=request.prompt,
-        blocks=request.blocks,
+        told_tokens=request.prompt,
+        told_blocks=request.blocks,
     )
 
 
@@ -107,8 +93,7 @@ class OurPicker:
         index = PrefixIndex(INDEX_BYTES, block_tokens=block_tokens)
 
         def blocks_of(question: Question) -> Blocks:
-            assert isinstance(question, TraceQuestion)  # noqa: S101 - narrows a type
-            return index.blocks_of_ids(question.blocks)
+            return index.blocks_of_ids(question.told_blocks)
 
         self._router = Router(
             self._fleet, profile, random, index=index, replicas=replicas, blocks_of=blocks_of

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from scorer.contract import Rows
 from scorer.fleet import NO_CLUSTER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from scorer.contract import Mask, Rows
+    from scorer.contract import Mask
     from scorer.fleet import Fleet
 
 _ROTATIONS_KEPT = 16

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from picker.inference.usage import Usage
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from picker.inference.usage import Usage
 
 
 class Visibility(NamedTuple):

@@ -6,13 +6,14 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from picker.routing.clusters import Turn
+from picker.routing.decision import Refusal
+from scorer.profile import Choice, Dropped
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from picker.inference.question import Question
-    from picker.routing.clusters import Turn
-    from picker.routing.decision import Refusal
-    from scorer.profile import Choice, Dropped
 
 MOST_DECISIONS = 2_000
 MOST_BYTES = 16 << 20

@@ -17,7 +17,7 @@ from picker.routing.ledger import Entry, Ledger
 from picker.routing.prefixes import Prefixes
 from picker.routing.pressure import BackPressure
 from picker.routing.speed import Speeds
-from scorer.choosers import Draws
+from scorer.draws import Draws
 from scorer.saturation import Utilization
 
 if TYPE_CHECKING:
@@ -321,7 +321,7 @@ class Router:
         slots = tuple([fleet.slot_at(row) for row in rows])
         entry = self._ledger.sent(slots, tokens - matched, visibility, now)
         if blocks is not None:
-            entry.prompt_tokens = tokens
+            entry.prompt_tokens = float(tokens)
             self._prefixes.sent(entry, blocks, matched)
         profile = self.profile
         for sent in profile.observers:

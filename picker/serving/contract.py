@@ -19,7 +19,7 @@ class Stream(Protocol):
         """
 
     def send_soon(self, segments: Sequence[Buffer]) -> None:
-        """As ``send``, for one of many that nobody waits for alone: it may wait a moment for the next."""
+        """As ``send``, for one of many that nobody waits for alone: the next may be taken later."""
 
     def finish(self) -> None:
         """Close with status OK after all that is queued. Idempotent."""

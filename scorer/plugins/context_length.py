@@ -6,13 +6,12 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scorer.plugins.columns import PerVersion
 from scorer.plugins.plugin import Plugin, PluginType
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from scorer.contract import Mask, Request, Rows, Scores
     from scorer.document import Fields
     from scorer.fleet import Fleet

@@ -9,13 +9,13 @@ from scorer.plugins.filters import IN_FLIGHT_PRODUCER, PREFIX_PRODUCER
 from scorer.plugins.plugin import Plugin
 from scorer.plugins.producers import LACKING
 from scorer.plugins.registry import PLUGINS
+from scorer.saturation import Saturation
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
     from scorer.document import Mistakes
     from scorer.plugins.plugin import Means
-    from scorer.saturation import Saturation
 
 Settings = tuple[tuple[str, "Hashable"], ...]
 INJECTED = (PREFIX_PRODUCER, IN_FLIGHT_PRODUCER)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from random import Random
 
-from scorer.saturation import Utilization
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
-
-    from scorer.contract import Chooser, Filter, Mark, Scorer, Sent
-    from scorer.document import Fields
-    from scorer.saturation import Saturation
+from scorer.contract import Chooser, Filter, Mark, Scorer, Sent
+from scorer.document import Fields
+from scorer.saturation import Saturation, Utilization
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scorer.fleet import MODEL_IN_USE, MODEL_WAITING
 from scorer.plugins.columns import PerVersion, own_requests, said
@@ -16,8 +17,6 @@ from scorer.plugins.filters import IN_FLIGHT_PRODUCER, PREFIX_PRODUCER
 from scorer.plugins.plugin import Plugin, PluginType, of_scorer
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from scorer.contract import Request, Rows, Scores
     from scorer.document import Fields
     from scorer.fleet import Fleet

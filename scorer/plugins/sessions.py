@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from scorer.fleet import Slot
 from scorer.plugins.columns import PerVersion
 from scorer.plugins.plugin import Plugin, PluginType
 
 if TYPE_CHECKING:
     from scorer.contract import Mark, Mask, Request, Rows, Scores, Sent
     from scorer.document import Fields
-    from scorer.fleet import Fleet, Slot
+    from scorer.fleet import Fleet
     from scorer.plugins.plugin import Means
     from scorer.saturation import Saturation
 

@@ -27,9 +27,10 @@ def test_what_envoy_writes_is_read_without_protobuf(
     raw = message(phase, body=body, end=end, metadata=context)
     read = messages.read_body_message(raw)
     assert read is not None
-    assert (bytes(read.data), read.end_of_stream) == (body, end)
-    assert read.tag == {"request_body": 0x22, "response_body": 0x2A}[phase]
-    assert ProcessingRequest.FromString(read.rest) == ProcessingRequest.FromString(
+    tag, data, ends, rest = read
+    assert (bytes(data), ends) == (body, end)
+    assert tag == {"request_body": 0x22, "response_body": 0x2A}[phase]
+    assert ProcessingRequest.FromString(rest) == ProcessingRequest.FromString(
         message(phase, metadata=context)[2:]
     )
 
@@ -38,7 +39,7 @@ def test_the_body_is_not_copied() -> None:
     raw = message("request_body", body=b"hello")
     read = messages.read_body_message(raw)
     assert read is not None
-    assert read.data.obj is raw
+    assert read[1].obj is raw
 
 
 @pytest.mark.parametrize(
@@ -75,17 +76,18 @@ def test_what_is_read_by_hand_is_what_protobuf_reads(raw: bytes) -> None:
     read = messages.read_body_message(raw)
     if read is None:
         return
+    tag, data, ends, rest = read
     parsed = messages.parse(raw)
     # Of the metadata only the frame is read by hand; the session parses it when it is new.
     if parsed is None:
-        assert read.rest
-        assert messages.parse(read.rest) is None
+        assert rest
+        assert messages.parse(rest) is None
         return
-    body = parsed.request_body if read.tag == messages.REQUEST_BODY else parsed.response_body
+    body = parsed.request_body if tag == messages.REQUEST_BODY else parsed.response_body
     assert parsed.WhichOneof("request") == (
-        "request_body" if read.tag == messages.REQUEST_BODY else "response_body"
+        "request_body" if tag == messages.REQUEST_BODY else "response_body"
     )
-    assert (bytes(read.data), read.end_of_stream) == (body.body, body.end_of_stream)
+    assert (bytes(data), ends) == (body.body, body.end_of_stream)
 
 
 @given(bodies, st.booleans(), st.sampled_from([messages.REQUEST_BODY_ANSWER, messages.RESPONSE_BODY_ANSWER]))
@@ -124,9 +126,10 @@ def test_what_is_echoed_is_a_whole_chunk(raw: bytes, beside: bytes) -> None:
     if echo is not None:
         read = messages.read_body_message(raw)
         assert read is not None
-        assert (read.tag, read.end_of_stream) == (messages.RESPONSE_BODY, False)
-        assert read.rest in (b"", beside)
-        answer = messages.streamed(messages.RESPONSE_BODY_ANSWER, read.data, end_of_stream=False)
+        tag, data, ends, rest = read
+        assert (tag, ends) == (messages.RESPONSE_BODY, False)
+        assert rest in (b"", beside)
+        answer = messages.streamed(messages.RESPONSE_BODY_ANSWER, data, end_of_stream=False)
         assert ProcessingResponse.FromString(echo) == ProcessingResponse.FromString(b"".join(answer))
 
 

@@ -81,9 +81,11 @@ def test_what_clients_write_is_cut_off() -> None:
 
 
 def state(pool: Pool) -> dict[str, object]:
+    attributes = {name: getattr(pool.fleet, name) for name in dir(pool.fleet) if not name.startswith("__")}
     columns = {
         name: value.copy() if isinstance(value, np.ndarray) else copy.copy(value)
-        for name, value in vars(pool.fleet).items()
+        for name, value in attributes.items()
+        if not callable(value)
     }
     return columns | {"in flight": pool.router.in_flight, "recent": len(pool.router.recent)}
 

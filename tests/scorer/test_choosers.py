@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer.choosers import Draws, NearTies, weighted_random
+from scorer.choosers import NearTies, weighted_random
+from scorer.draws import Draws
 
 if TYPE_CHECKING:
     from scorer.contract import Chooser

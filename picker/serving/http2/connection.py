@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from picker.serving.http2 import frames, heads
 from picker.serving.http2.events import (
@@ -46,7 +46,7 @@ from picker.serving.http2.outgoing import Outgoing, trailers_ok
 from picker.serving.http2.streams import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from picker.serving.contract import Buffer
     from picker.serving.http2.events import Event
@@ -143,6 +143,7 @@ class Connection:
         "_outgoing",
         "_pinged",
         "_preface",
+        "_readers",
         "_settings_acknowledged",
         "_settled",
         "_streams",
@@ -176,6 +177,19 @@ class Connection:
         self._decoder = HeadDecoder()
         self._uncredited = 0
         self._idle_frames = 0
+
+        self._readers = {
+            DATA: self._padded_data,  # other DATA is read as it comes
+            HEADERS: self._headers,
+            frames.PRIORITY: self._priority,
+            frames.RST_STREAM: self._rst_stream,
+            SETTINGS: self._settings,
+            frames.PUSH_PROMISE: self._push_promise,
+            PING: self._ping,
+            frames.GOAWAY: self._goaway,
+            frames.WINDOW_UPDATE: self._window_update,
+            CONTINUATION: self._continuation,
+        }
 
         # Outgoing.
         limits_told = {**_OUR_SETTINGS, Setting.MAX_CONCURRENT_STREAMS: limits.max_streams}
@@ -216,8 +230,8 @@ class Connection:
                 raise _FaultError(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window was exceeded")  # noqa: TRY301
         except _FaultError as fault:
             self._end(fault.code, str(fault))
-        except heads.BlockTooLargeError as error:
-            self._end(ErrorCode.ENHANCE_YOUR_CALM, str(error))
+        except heads.BlockTooLargeError as too_large:
+            self._end(ErrorCode.ENHANCE_YOUR_CALM, str(too_large))
         except heads.BlockError as error:
             self._end(ErrorCode.COMPRESSION_ERROR, str(error))
         else:
@@ -387,11 +401,11 @@ class Connection:
             raise _FaultError(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too large")
 
     def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        read = self._READERS.get(kind)
+        read = self._readers.get(kind)
         if read is None:
             self._idle_frame()
         else:
-            read(self, flags, stream_id, payload)
+            read(flags, stream_id, payload)
 
     def _idle_frame(self) -> None:
         self._idle_frames += 1
@@ -786,19 +800,6 @@ class Connection:
         self._tail.clear()
         self._block = None
         self._events.append(ConnectionEnded(reason))
-
-    _READERS: ClassVar[dict[int, Callable[[Connection, int, int, bytes], None]]] = {
-        DATA: _padded_data,  # other DATA is read as it comes
-        HEADERS: _headers,
-        frames.PRIORITY: _priority,
-        frames.RST_STREAM: _rst_stream,
-        SETTINGS: _settings,
-        frames.PUSH_PROMISE: _push_promise,
-        PING: _ping,
-        frames.GOAWAY: _goaway,
-        frames.WINDOW_UPDATE: _window_update,
-        CONTINUATION: _continuation,
-    }
 
 
 def _require_size(payload: bytes, size: int) -> None:

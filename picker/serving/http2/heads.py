@@ -100,8 +100,8 @@ class HeadDecoder:
     def _headers(self, block: bytes) -> list[tuple[bytes, bytes]]:
         try:
             return [(bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True)]
-        except OversizedHeaderListError as error:
-            raise BlockTooLargeError(str(error)) from None
+        except OversizedHeaderListError as oversized:
+            raise BlockTooLargeError(str(oversized)) from None
         except (HPACKError, IndexError, ValueError) as error:  # it looks at bytes that may not be there
             raise BlockError(f"header block: {error}") from None
 

@@ -57,10 +57,11 @@ _CONTROL_LIMIT = 1024 * 1024
 """Bytes that may be written beyond that. Messages are not, so it is a client that makes us answer
 control frames and reads nothing; it is cut."""
 
-_GATHER = 0.001
-"""Seconds between two writes that carry nothing but chunks of answers which are under way. A single write
-and its reading at the other end cost as much as dozens of chunks; a token later by a millisecond is no
-later for anybody. Of answers that come more slowly no chunk waits at all."""
+_GATHER = 0.002
+"""Seconds between two reads while nothing but chunks of answers under way comes, and often. What they lead
+to is written at once, so both happen for many chunks together: a wake-up, its read and write, and the
+reading at the other end cost as much as dozens of chunks, and a token later by two milliseconds is no later
+for anybody. Where chunks come more seldom, none waits."""
 
 _HANDSHAKE_DEADLINE = 10.0
 
@@ -210,10 +211,10 @@ class _Protocol(asyncio.BufferedProtocol):
         self._ended: list[_Call] = []  # over by our own doing, and not told yet
         self._within = False  # a flush follows anyway
         self._flush_due = False
-        self._urgent = False  # something of what waits to be written shall not wait
-        self._gathered = False  # something does that may
-        self._flushed_at = -inf
-        self._gathering: asyncio.TimerHandle | None = None
+        self._urgent = False  # something of what is to be written is no chunk of an answer under way
+        self._echoed = 0  # messages of the last read that were
+        self._echoed_at = -inf
+        self._rested = False  # before the last read
         self._closing_since: float | None = None
         self._resets = _UNANSWERED_RESETS
         self._resets_at = loop.time()
@@ -247,15 +248,14 @@ class _Protocol(asyncio.BufferedProtocol):
             data = bytes(data)
         now = self._loop.time()
         self._within = True
+        self._urgent = False
+        self._echoed = 0
         self._handle(self.connection.receive(data, now))
         if self.connection.unanswered_resets:
             self._slow_down(now)
         self._within = False
-        if self._gathered and not self._urgent and monotonic() - self._flushed_at < _GATHER:
-            if self._gathering is None:
-                self._gathering = self._loop.call_later(_GATHER, self._flush)
-        else:
-            self._flush()
+        self._flush()
+        self._rest()
 
     def eof_received(self) -> bool:
         """Close: a client that reads no answers needs none."""
@@ -314,10 +314,11 @@ class _Protocol(asyncio.BufferedProtocol):
 
     # Calls of streams.
 
-    def gather(self) -> None:
-        """Write in a moment, together with what comes until then."""
-        self._gathered = True
-        if not self._within:
+    def echo(self) -> None:
+        """Write something that might as well have come a moment later."""
+        if self._within:
+            self._echoed += 1
+        else:
             self.wake()
 
     def wake(self) -> None:
@@ -394,6 +395,17 @@ class _Protocol(asyncio.BufferedProtocol):
             self._transport.pause_reading()
             self._loop.call_later(-self._resets / _UNANSWERED_RESETS, self._read_on)
 
+    def _rest(self) -> None:
+        """Read on in a moment, if by then more of what may wait will have come."""
+        transport, now = self._transport, monotonic()
+        often = self._echoed > 1 if self._rested else now - self._echoed_at < _GATHER
+        self._rested = bool(self._echoed) and often and not self._urgent
+        if self._echoed:
+            self._echoed_at = now
+        if self._rested and transport is not None and transport.is_reading():
+            transport.pause_reading()
+            self._loop.call_later(_GATHER, self._read_on)
+
     def _read_on(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
@@ -409,12 +421,6 @@ class _Protocol(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         if self._ended:
             self._tell_ended()
-        if self._gathering is not None:
-            self._gathering.cancel()
-            self._gathering = None
-        if self._gathered:
-            self._flushed_at = monotonic()
-        self._urgent = self._gathered = False
         transport = self._transport
         if transport is None or self._closing_since is not None:
             return
@@ -473,7 +479,7 @@ class _Call:
         """Queue one message that may wait for others. See ``contract.Stream``."""
         if not (self._finishing or self.failed):
             self._protocol.connection.send(self.stream_id, segments)
-            self._protocol.gather()
+            self._protocol.echo()
 
     def finish(self) -> None:
         """Close OK after what is queued. See ``contract.Stream``."""

@@ -81,20 +81,36 @@ class Trickle(harness.Recorder):
         send([message])
 
 
-async def test_messages_that_may_wait_go_out_with_one_that_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def reads(served: harness.Served) -> bool:
+    """Whether the only connection is being read."""
+    assert isinstance(served.transport, Http2Transport)
+    (protocol,) = served.transport.protocols
+    return protocol._transport is not None and protocol._transport.is_reading()
+
+
+async def test_where_chunks_come_often_they_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_module, "_GATHER", 1000 * PATIENCE)
     async with serving(Trickle) as served:
-        call, handler = await served.opened(b"the first never waits")
+        call, _ = await served.opened(b"the first never waits")
         assert await call.read() == b"the first never waits"
-        await call.write(b"a")
-        await until(lambda: len(handler.messages) == 2)
-        await call.write(b"b")
-        await until(lambda: len(handler.messages) == 3)
-        reading = asyncio.create_task(call.read())
-        await asyncio.sleep(0.01)
-        assert not reading.done()
-        await call.write(b"now")
-        assert [await reading, await call.read(), await call.read()] == [b"a", b"b", b"now"]
+        assert reads(served)
+        await call.write(b"the second is answered at once, and what comes then waits")
+        assert (await call.read()).startswith(b"the second")
+        assert not reads(served)
+
+
+@pytest.mark.parametrize(("word", "pause"), [(b"now", 1000 * PATIENCE), (b"seldom", 0.0)])
+async def test_for_other_messages_and_rare_chunks_nothing_waits(
+    word: bytes, pause: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport_module, "_GATHER", pause)
+    async with serving(Trickle) as served:
+        call, _ = await served.opened(word)
+        assert await call.read() == word
+        for _ in range(3):
+            await call.write(word)
+            assert await call.read() == word
+            assert reads(served)
 
 
 async def test_messages_that_may_wait_wait_only_a_moment() -> None:
