@@ -2,8 +2,9 @@
 ARG PYTHON=3.11
 
 FROM python:${PYTHON}-slim AS build
+RUN apt-get update && apt-get install -qy --no-install-recommends gcc libc6-dev
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml setup.py constraints.txt README.md LICENSE ./
 COPY docker/build.sh docker/
 COPY picker picker/
 COPY scorer scorer/

@@ -7,7 +7,7 @@ BIN := .venv/bin
 GENERATE := $(BIN)/python proto/generate.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs bench compiled conformance fuzz kube proto python
+.PHONY: help setup demo test test-compiled lint docs bench compiled conformance fuzz kube proto python
 .DELETE_ON_ERROR:
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make docs    the documents as a site, in .site/"
 	@echo "make bench   what the picker costs, through a real Envoy"
 	@echo "make compiled  .compiled, where all is as here, but what requests pass is compiled; needs a C compiler"
+	@echo "make test-compiled  the tests of what is compiled, there"
 	@echo "make conformance  h2spec against our HTTP/2 (needs Go); make fuzz  ten minutes of random clients"
 	@echo "make proto   write picker/extproc/_generated from proto/"
 	@echo "make setup   .venv with everything for these"
@@ -31,6 +32,11 @@ demo: .venv/demo.stamp
 # Two at a time, for most wait for Envoy, Ray or Kubernetes; tests/conftest.py says which do not go together.
 test: .venv/dev.stamp
 	$(BIN)/python -m pytest $(or $(TESTS),-n 2)
+
+# What is compiled, tested as such.
+test-compiled: compiled
+	cd .compiled && $(BIN)/python -m pytest -n 2 $(addprefix tests/,extproc inference routing scorer serving replay \
+		test_sequences.py test_streams.py test_broken_streams.py)
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check

@@ -1,13 +1,16 @@
-"""Which release this is."""
+"""Which release this is, and in which form."""
 
 from __future__ import annotations
 
-from importlib import metadata
+from importlib import metadata, util
 
 
 def own_version() -> str:
-    """The version that was installed."""
+    """The version that was installed, and whether what requests pass is compiled (``setup.py``)."""
     try:
-        return metadata.version("serve-picker")
+        version = metadata.version("serve-picker")
     except metadata.PackageNotFoundError:  # a checkout that was never installed
-        return "(not installed)"
+        version = "(not installed)"
+    hot = util.find_spec("picker.streams")
+    compiled = hot is not None and not str(hot.origin).endswith(".py")
+    return f"{version} (compiled)" if compiled else version
