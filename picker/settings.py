@@ -309,7 +309,7 @@ class Settings(BaseModel):
         None, description="time between two scrapes [per dialect]", examples=["1s"]
     )
     metrics_idle_interval: PositiveSeconds = Field(
-        4.0, description="the same while an endpoint has nothing to do, at most", examples=["4s"]
+        4.0, description="the same while an endpoint has nothing new to tell, at most", examples=["4s"]
     )
     metrics_path: str | None = Field(
         None, pattern="^/", description="path of the metrics page [per dialect]", examples=["/metrics"]

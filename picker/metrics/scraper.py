@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import math
 from dataclasses import dataclass, field
@@ -63,10 +64,10 @@ a few rounds, however they began; the bound stays one."""
 
 _FEW = 20
 """Endpoints up to which their jobs are gathered in bursts: at most so many pages in one."""
-_BURSTS = (0.5, 0.25)
+_BURSTS = (1.0, 0.5, 0.25)
 """Seconds between two bursts for jobs that can wait twice as long. Others are done when they are due."""
-_PUNCTUAL = 0.2
-"""Of that time; so much later than a burst a job is still taken for one of it."""
+_PUNCTUAL = 0.1
+"""Seconds after a burst in which a job is still taken for one of it."""
 
 _LONGEST_EXPLAINED = 2.0
 """Seconds between two pages that own numbers explain. Others' requests are noticed so late, and the page of a
@@ -86,6 +87,8 @@ picker as much as on all else to spare a network some packets; a Ray page shrink
 _MOST_PAGES = 500.0
 """Pages a second of all endpoints together. A thousand busy ones are asked less often than their
 dialects say rather than at the expense of decisions."""
+_LOOKS_PER_NEWS = 2
+"""Every so many looks see after those, too, that are asked seldom though they work."""
 
 _FAILURES_TO_TELL = 3
 _FAILED_CONTACTS = 3
@@ -252,10 +255,10 @@ class Scraper:
             await self._schedule.run(do, self._options.concurrency)
 
     async def _keep_looking(self, client: Client) -> None:
-        while True:
+        for number in itertools.count():
             await asyncio.sleep(_LOOK - self._clock() % _LOOK)
             self._look(self._clock())
-            if self._trusted:
+            if self._trusted and number % _LOOKS_PER_NEWS == 0:
                 self._look_at_trusted(client, self._clock())
 
     def _look(self, now: float) -> None:
@@ -264,8 +267,10 @@ class Scraper:
         Those that get one at the same time are asked over an interval, not all at once.
         """
         resting = self._resting
-        awake = len(self._targets) - int(np.count_nonzero(resting))
-        self._fair_interval = awake / _MOST_PAGES
+        rest = int(np.count_nonzero(resting))
+        self._fair_interval = (len(self._targets) - rest) / _MOST_PAGES
+        if not rest:
+            return
         for row in (resting & (self._fleet.sent_at[: len(resting)] > now - _RECENT)).nonzero()[0].tolist():
             resting[row] = False
             target = self._targets.get(self._fleet.slot_at(row))
@@ -315,14 +320,18 @@ class Scraper:
         except Exception:  # noqa: BLE001 - our own error with one endpoint must not end the asking of the others
             self._tell_failure(target, "internal error", with_traceback=True)
         if delay is not None and self._is_watched(target):
-            due = max(self._aligned(started, delay), self._clock())
-            if job.work == self._scrape:
-                target.page_due = due
-                if target.probing and not target.failed_contacts:
-                    self._schedule.move(self._with_page(target, due), _Job(target, self._probe))
-            elif not target.failed_contacts:
-                due = self._with_page(target, due)
-            self._schedule.push(due, job)
+            self._do_again(job, max(self._aligned(started, delay), self._clock()))
+
+    def _do_again(self, job: _Job, due: float) -> None:
+        """Schedule it, and page and probe of an endpoint with each other, unless its probes fail."""
+        target = job.target
+        if job.work == self._scrape:
+            target.page_due = due
+            if target.probing and not target.failed_contacts:
+                self._schedule.move(self._with_page(target, due), _Job(target, self._probe))
+        elif not target.failed_contacts:
+            due = self._with_page(target, due)
+        self._schedule.push(due, job)
 
     def _with_page(self, target: _Target, due: float) -> float:
         """When a probe that is due at ``due`` is done together with the endpoint's next page.
@@ -519,7 +528,7 @@ class Scraper:
         if len(self._targets) <= _FEW:
             for apart in _BURSTS:
                 if delay >= 2.0 * apart:
-                    return math.floor(due / apart + _PUNCTUAL) * apart
+                    return math.floor((due + _PUNCTUAL) / apart) * apart
         return due
 
     def _tell_failure(self, target: _Target, reason: str, *, with_traceback: bool = False) -> None:
