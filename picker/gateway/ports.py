@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 from collections import deque
@@ -13,7 +14,8 @@ _UNPRIVILEGED = 1024
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _KEPT = 64
 
-_promised: deque[socket.socket] = deque()
+_promised: deque[int] = deque()
+"""Descriptors of sockets."""
 
 
 def free_ports(count: int, host: str = LOOPBACK) -> list[int]:
@@ -55,10 +57,9 @@ def _promise(port: int, host: str) -> bool:
         promise.bind((host, port))
         with socket.socket() as probe:
             probe.bind((host, port))
-        stack.pop_all()
-        _promised.append(promise)
+        _promised.append(promise.detach())
         while len(_promised) > _KEPT:
-            _promised.popleft().close()
+            os.close(_promised.popleft())
         return True
     return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from tests.kube.cluster import Namespace
 from tests.support.kube.build import missing
 from tests.support.kube.modules import crd_folders
 from tests.support.kube.server import ApiServer
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -48,3 +50,14 @@ async def client(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     connected = await connect()
     yield connected
     await connected.close()
+    await _hung_up()
+
+
+async def _hung_up() -> None:
+    """Wait for connections with TLS to end, which take some steps of the loop more than aiohttp waits for."""
+    sockets = asyncio.get_running_loop()._selector.get_map()  # type: ignore[attr-defined]
+
+    async def only_the_loop_has_one() -> bool:
+        return len(sockets) <= 1
+
+    await eventually(only_the_loop_has_one)

@@ -1,6 +1,7 @@
 """Every test of this room runs on both event loops, and where it serves ext_proc on both transports.
 
-The loops are asyncio's own, and uvloop as in production.
+The loops are asyncio's own, and uvloop as in production. A server is to be stopped also where its test fails:
+uvloop waits at its end for what is still open, and no timeout of pytest is heard there.
 """
 
 from __future__ import annotations

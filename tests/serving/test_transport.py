@@ -344,16 +344,18 @@ async def test_a_bound_port_lets_clients_wait_until_it_is_served() -> None:
 
     transport = harness.make(accept, Health(), options)
     port = transport.bind()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = channel.stream_stream(METHOD)(timeout=PATIENCE)
-        early = asyncio.create_task(call.write(b"early"))
-        await asyncio.wait([early], timeout=0.1)
-        assert not handlers
-        assert await transport.start() == port
-        await early
-        assert await call.read() == b"early"
-        call.cancel()
-    await transport.stop(0)
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.stream_stream(METHOD)(timeout=PATIENCE)
+            early = asyncio.create_task(call.write(b"early"))
+            await asyncio.wait([early], timeout=0.1)
+            assert not handlers
+            assert await transport.start() == port
+            await early
+            assert await call.read() == b"early"
+            call.cancel()
+    finally:
+        await transport.stop(0)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])
