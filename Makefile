@@ -35,7 +35,7 @@ test: .venv/dev.stamp
 
 # What is compiled, tested as such.
 test-compiled: compiled
-	cd .compiled && $(BIN)/python -m pytest -n 2 $(addprefix tests/,extproc inference routing scorer serving replay \
+	cd .compiled && $(BIN)/python -m pytest -n 2 $(addprefix tests/,extproc inference metrics routing scorer serving replay \
 		test_sequences.py test_streams.py test_broken_streams.py)
 
 lint: .venv/dev.stamp

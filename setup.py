@@ -19,6 +19,10 @@ from setuptools import setup
 HOT = (
     "picker/extproc",
     "picker/inference",
+    "picker/metrics/dialects",
+    "picker/metrics/http1.py",
+    "picker/metrics/pages.py",
+    "picker/metrics/reading.py",
     "picker/routing",
     "picker/serving/http2",
     "picker/streams.py",

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from picker.metrics.reading import ProbeReading
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from picker.metrics.reading import Reading
+from picker.metrics.reading import ProbeReading, Reading
 
 
 def _no_probe(_path: str, _status: int, _body: bytes) -> ProbeReading:
