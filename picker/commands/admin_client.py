@@ -39,6 +39,10 @@ class AdminClient:
 
     def __init__(self, admin: str, token_file: Path | None) -> None:
         self._url = admin if "://" in admin else f"http://{admin}"
+        if not self._url.startswith(("http://", "https://")):
+            refuse(
+                f"--admin {shown(admin)!r} is no HTTP address; give HOST:PORT, or a URL with http:// or https://"
+            )
         self._headers = {"Accept": "application/json"}
         if token_file is not None:
             try:

@@ -176,7 +176,7 @@ async def test_another_server_at_that_port_is_one_line() -> None:
             assert "is not an admin port" in told.stderr
 
 
-@pytest.mark.parametrize("where", ["127.0.0.1:x", "http://[", "", "127.0.0.1:1\x1b[31m"])
+@pytest.mark.parametrize("where", ["127.0.0.1:x", "http://[", "", "127.0.0.1:1\x1b[31m", "file:///etc/hosts"])
 async def test_a_wrong_address_is_one_line(where: str) -> None:
     told = await run("top", "--once", "--admin", where)
     assert told.exit_code == 2

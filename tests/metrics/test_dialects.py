@@ -246,6 +246,11 @@ def test_the_old_name_of_vllms_kv_usage() -> None:
     assert VLLM.read(b"vllm:gpu_cache_usage_perc 0.25\n").kv_usage == 0.25
 
 
+@pytest.mark.parametrize("told", [b"5", b"-0.1", b"NaN"])
+def test_a_kv_usage_that_is_no_share_is_not_said(told: bytes) -> None:
+    assert math.isnan(VLLM.read(b"vllm:kv_cache_usage_perc " + told + b"\n").kv_usage)
+
+
 @pytest.mark.parametrize("blocks", ["None", "0", "-1", "1e9", "٣", "9" * 13, ""])
 def test_a_size_of_the_cache_that_is_no_number_is_not_said(blocks: str) -> None:
     page = f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{blocks}"}} 1\n'

@@ -53,7 +53,7 @@ def read(page: bytes) -> Reading:
         load=queue + running,
         queue=queue,
         running=running,
-        kv_usage=kv_usage,
+        kv_usage=kv_usage if 0.0 <= kv_usage <= 1.0 else math.nan,
         models=_adapters(lora, b"running_lora_adapters"),
         waiting_models=_adapters(lora, b"waiting_lora_adapters"),
         max_models=math.nan if lora is None else _positive(lora, b"max_lora"),
