@@ -86,12 +86,12 @@ async def test_websockets_and_two_thousand_streams_pass(tmp_path: Path) -> None:
             assert await socket.receive_str(timeout=10) == "hello"
 
         async def stream(number: int) -> bytes:
-            await asyncio.sleep(number / 500)  # all at once would ask the servers' accept queue, not us
-            async with gateway.client.post(f"{gateway.url}/lines?count=20&interval=0.4") as response:
+            await asyncio.sleep(number / 250)  # all at once would ask the servers' accept queue, not us
+            async with gateway.client.post(f"{gateway.url}/lines?count=12&interval=1") as response:
                 return await response.read()
 
         answers = await asyncio.gather(*(stream(number) for number in range(2_000)))
-        assert set(answers) == {lines(20)}
+        assert set(answers) == {lines(12)}
 
 
 async def test_tls(tmp_path: Path) -> None:
