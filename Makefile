@@ -36,7 +36,7 @@ test: .venv/dev.stamp
 # What is compiled, tested as such.
 test-compiled: compiled
 	cd .compiled && $(BIN)/python -m pytest -n 2 $(addprefix tests/,extproc inference metrics routing scorer serving replay \
-		test_sequences.py test_streams.py test_broken_streams.py)
+		test_sequences.py test_streams.py test_broken_streams.py test_copies.py)
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check

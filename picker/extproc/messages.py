@@ -79,6 +79,8 @@ _SET_HEADERS: Final = 0x0A
 _REMOVE_HEADERS: Final = 0x12
 _HEADER: Final = 0x0A
 _OVERWRITE: Final = b"\x18\x02"
+_COPIED: Final = 1024
+"""Bytes of a chunk below which one buffer costs less than two."""
 _KEY: Final = 0x0A
 _RAW_VALUE: Final = 0x1A
 
@@ -132,12 +134,12 @@ ECHO_BYTES: Final = 10
 """What :func:`echo_of_chunk` puts around a chunk, at least; around one of 118 bytes or more a few further."""
 
 
-def echo_of_chunk(message: bytes, beside: bytes) -> bytes | None:
+def echo_of_chunk(message: bytes, beside: bytes) -> tuple[bytes | memoryview, ...] | None:
     """The streamed answer that passes a response's chunk on as it came. None: it is not the usual one.
 
     Usual is a chunk that is not empty, does not end the body, is shorter than 16 KiB, and has the
     metadata ``beside`` it or none. HttpBody and StreamedBodyResponse number their fields alike, so that
-    all between the tags stays as it is.
+    all between the tags stays as it is. It is copied only where it is short.
     """
     if len(message) < 5 or message[0] != RESPONSE_BODY:  # noqa: PLR2004 - tags, lengths, and one byte
         return None
@@ -155,7 +157,9 @@ def echo_of_chunk(message: bytes, beside: bytes) -> bytes | None:
         length, begin = length & 0x7F | message[start + 2] << 7, start + 3
     if not length or begin + length != stop or (stop != len(message) and message[stop:] != beside):
         return None
-    return _echo_prefix(size) + message[start:stop]
+    if size < _COPIED:
+        return (_echo_prefix(size) + message[start:stop],)
+    return _echo_prefix(size), memoryview(message)[start:stop]
 
 
 @lru_cache(maxsize=4096)

@@ -100,8 +100,8 @@ class Session:
         if self._echoing:
             answer = echo_of_chunk(message, self._beside)
             if answer is not None:
-                self._response.size += len(answer) - ECHO_BYTES
-                return [Send((answer,), soon=True)]
+                self._response.size += sum(map(len, answer)) - ECHO_BYTES
+                return [Send(answer, soon=True)]
         if self._done:
             return []
         body = read_body_message(message, self._beside)

@@ -115,7 +115,8 @@ def test_the_echo_of_a_chunk_is_the_streamed_answer(
     usual = phase == "response_body" and 0 < len(body) < (16 << 10) - 8 and not end
     if usual and (known or not beside):
         answer = messages.streamed(messages.RESPONSE_BODY_ANSWER, body, end_of_stream=False)
-        assert echo == b"".join(answer)
+        assert echo is not None
+        assert b"".join(echo) == b"".join(answer)
     elif not usual and len(body) not in range((16 << 10) - 8, 16 << 10):
         assert echo is None
 
@@ -130,7 +131,9 @@ def test_what_is_echoed_is_a_whole_chunk(raw: bytes, beside: bytes) -> None:
         assert (tag, ends) == (messages.RESPONSE_BODY, False)
         assert rest in (b"", beside)
         answer = messages.streamed(messages.RESPONSE_BODY_ANSWER, data, end_of_stream=False)
-        assert ProcessingResponse.FromString(echo) == ProcessingResponse.FromString(b"".join(answer))
+        assert ProcessingResponse.FromString(b"".join(echo)) == ProcessingResponse.FromString(
+            b"".join(answer)
+        )
 
 
 @given(st.lists(bodies, max_size=4))
