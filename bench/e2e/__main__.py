@@ -44,6 +44,9 @@ OUT = PROJECT / "bench" / "out"
 @click.option("--subject", "subjects", multiple=True, type=click.Choice(KINDS), default=KINDS)
 @click.option("--runs", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--duration", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Of each load.")
+@click.option(
+    "--warm-up", type=click.FloatRange(0), default=4.0, show_default=True, help="Seconds, not counted."
+)
 @click.option("--servers", type=click.IntRange(1), default=8, show_default=True)
 @click.option("--pages", type=click.Choice(PAGES), default="vllm", show_default=True, help="Their words.")
 @click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, help="Envoy's workers.")
@@ -60,7 +63,7 @@ def main(*, quick: bool, out: Path, **options: Any) -> None:  # noqa: ANN401 - c
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if quick:
-        options |= {"runs": 1, "duration": QUICK_SECONDS}
+        options |= {"runs": 1, "duration": QUICK_SECONDS, "warm_up": 0.0}
     plan = Plan(**options)
     console = Console()
     if not console.is_terminal:

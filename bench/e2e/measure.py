@@ -54,7 +54,11 @@ ALONE = Door(NOBODY, "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that is run: every case through every door, ``runs`` times. ``duration`` in seconds."""
+    """All that is run: every case through every door, ``runs`` times. ``duration`` in seconds.
+
+    Each load runs for ``warm_up`` seconds before it is counted: servers that answered others a moment ago
+    are asked for their pages more often than those of a picker that is alone with them.
+    """
 
     cases: Sequence[Case]
     modes: Sequence[Mode]
@@ -62,6 +66,7 @@ class Plan:
     peers: Sequence[Peer] = ()
     runs: int = 3
     duration: float = 10.0
+    warm_up: float = 4.0
     servers: int = 8
     pages: Pages = "vllm"
     concurrency: int = 1
@@ -82,7 +87,9 @@ class Plan:
     def expected_seconds(self) -> float:
         """About how long it takes."""
         tails = sum(case.chunks * case.interval for case in self.cases)
-        return self.steps * (self.duration + SETTLE_SECONDS) + self.runs * len(self.doors) * tails
+        return (
+            self.steps * (self.warm_up + self.duration + SETTLE_SECONDS) + self.runs * len(self.doors) * tails
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,10 +174,12 @@ async def _measure(
     plan: Plan, case: Case, door: Door, run: int, processes: tuple[int | None, Envoy]
 ) -> Measurement:
     pid, envoy = processes
+    target = Target(address=envoy.address(door.name))
+    if plan.warm_up:
+        await case.drive(target, duration=plan.warm_up, seed=plan.seed + 1)
     await asyncio.sleep(SETTLE_SECONDS)
     subject_before = cpu_seconds(pid) if pid is not None else 0.0
     envoy_before = cpu_seconds(envoy.pid)
-    target = Target(address=envoy.address(door.name))
     results = await case.drive(target, duration=plan.duration, seed=plan.seed)
     subject_used = cpu_seconds(pid) - subject_before if pid is not None else 0.0
     envoy_used = cpu_seconds(envoy.pid) - envoy_before

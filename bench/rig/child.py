@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+import picker
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from types import TracebackType
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.02
 LOG_TAIL_BYTES = 4000
 PROJECT = Path(__file__).resolve().parents[2]
+SOURCES = Path(picker.__path__[0]).parent
+"""Where programs find the packages of this process: the project, or a tree beside it (``make compiled``)."""
 
 
 class ChildError(RuntimeError):
@@ -67,7 +71,7 @@ class Child:
                     stdout=log,
                     stderr=log,
                     env=self.env,
-                    cwd=PROJECT,
+                    cwd=SOURCES,
                 )
             except OSError as error:
                 raise ChildError(f"{self.name} cannot be started: {error}") from error
