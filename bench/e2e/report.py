@@ -102,8 +102,8 @@ def introduction(plan: Plan) -> str:
         f"with metrics pages in {WORDS[plan.pages]} words "
         f"({kilobytes} kB, {renewed}), Envoy with {plan.concurrency} "
         f"worker(s), modes {', '.join(plan.modes)}, beside the same Envoy without a picker.\n"
-        f"{plan.runs} run(s) of {plan.duration:g} s a load after {plan.warm_up:g} s not counted, about {plan.expected_seconds:.0f} s in all:\n"
-        + "\n".join(loads)
+        f"{plan.runs} run(s) of {plan.duration:g} s a load after {plan.warm_up:g} s not counted, "
+        f"about {plan.expected_seconds:.0f} s in all:\n" + "\n".join(loads)
     )
 
 
