@@ -17,6 +17,7 @@ from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
     from picker.kube.client import KubeClient
 
@@ -46,10 +47,22 @@ def namespace(server: ApiServer) -> Namespace:
 @pytest.fixture
 async def client(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubeClient]:
     """The picker's client, as the administrator."""
-    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig()))
-    connected = await connect()
-    yield connected
-    await connected.close()
+    async for connected in _connected(monkeypatch, server.kubeconfig()):
+        yield connected
+
+
+@pytest.fixture
+async def limited(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubeClient]:
+    """The picker's client, as a user without any rights but those of a Role."""
+    async for connected in _connected(monkeypatch, server.kubeconfig(LIMITED)):
+        yield connected
+
+
+async def _connected(monkeypatch: pytest.MonkeyPatch, kubeconfig: Path) -> AsyncIterator[KubeClient]:
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    client = await connect()
+    yield client
+    await client.close()
     await _hung_up()
 
 

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from picker.kube.client import KubeClient, connect
 from picker.observe.auth import KubernetesReview, _Verdict
 from tests.kube.cluster import RBAC
 from tests.kube.conftest import LIMITED
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
+    from picker.kube.client import KubeClient
     from tests.kube.cluster import Namespace
     from tests.support.kube.server import ApiServer
 
@@ -41,14 +39,6 @@ async def until(review: KubernetesReview, token: str, verdict: _Verdict) -> None
             await asyncio.sleep(0.02)
 
     await asyncio.wait_for(asked(), DEADLINE)
-
-
-@pytest.fixture
-async def limited(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubeClient]:
-    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(LIMITED)))
-    client = await connect()
-    yield client
-    await client.close()
 
 
 async def test_accounts_by_their_token(server: ApiServer, client: KubeClient, namespace: Namespace) -> None:

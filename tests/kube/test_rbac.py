@@ -20,8 +20,6 @@ from tests.kube.conftest import LIMITED
 from tests.kube.follow import DEADLINE, Followed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from tests.kube.cluster import Namespace
     from tests.support.kube.server import ApiServer
 
@@ -42,15 +40,6 @@ def rules(without: tuple[str, str] = ("", "")) -> list[dict[str, list[str]]]:
         }
         for resource in (PODS, POOLS)
     ]
-
-
-@pytest.fixture
-async def limited(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubeClient]:
-    """The picker's client, as a user without any rights but those of a Role."""
-    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(LIMITED)))
-    client = await connect()
-    yield client
-    await client.close()
 
 
 def refusals(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:

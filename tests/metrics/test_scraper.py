@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from picker.metrics.reading import Reading
+    from tests.metrics.rig import Server
 
 VLLM = ScrapeOptions(
     dialect="vllm", interval=0.02, idle_interval=0.02, deadline=PATIENCE, max_page=1024 * 1024
@@ -574,6 +575,16 @@ SELDOM = ScrapeOptions(dialect="vllm", interval=0.02, idle_interval=3600.0, dead
 RUNS_3 = VLLM_PAGE.replace(b"waiting 2", b"waiting 0")
 
 
+async def asked_seldom(rig: Rig) -> tuple[Server, Slot]:
+    """A server whose pages own numbers explain, which was asked for one a moment ago."""
+    server = await rig.server(metrics=http(RUNS_3))
+    slot = rig.watch(server)
+    await trusted(rig, slot, 3)
+    rig.scraper._targets[slot].explained = 20
+    await rig.until(lambda: rig.scraper._targets[slot].explained == 21)
+    return server, slot
+
+
 @pytest.fixture
 def never_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages that own numbers explain are not asked for again within the test unless there is news."""
@@ -583,11 +594,7 @@ def never_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("never_by_itself")
 async def test_the_end_of_a_server_that_is_asked_seldom_is_noticed_at_once() -> None:
     async with running_rig(SELDOM) as rig:
-        server = await rig.server(metrics=http(RUNS_3))
-        slot = rig.watch(server)
-        await trusted(rig, slot, 3)
-        rig.scraper._targets[slot].explained = 20
-        await rig.until(lambda: rig.scraper._targets[slot].explained == 21)
+        server, slot = await asked_seldom(rig)
         await server.stop()
         await rig.until(lambda: not rig.fleet.reachable[slot.row])
 
@@ -595,11 +602,7 @@ async def test_the_end_of_a_server_that_is_asked_seldom_is_noticed_at_once() -> 
 @pytest.mark.usefixtures("never_by_itself")
 async def test_a_server_whose_requests_fail_is_asked_at_once() -> None:
     async with running_rig(SELDOM) as rig:
-        server = await rig.server(metrics=http(RUNS_3))
-        slot = rig.watch(server)
-        await trusted(rig, slot, 3)
-        rig.scraper._targets[slot].explained = 20
-        await rig.until(lambda: rig.scraper._targets[slot].explained == 21)
+        server, slot = await asked_seldom(rig)
         asked = len(server.requests)
         rig.fleet.breaker_open[slot.row] = True
         await rig.until(lambda: len(server.requests) >= asked + 5)

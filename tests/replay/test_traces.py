@@ -226,7 +226,7 @@ def test_the_included_samples_can_be_read(name: str) -> None:
     assert f"`{SAMPLES[name]}" in (_SAMPLES / "ATTRIBUTION.md").read_text()
 
 
-@pytest.mark.skipif(not _TRACES.is_dir(), reason="needs the published traces beside the checkout")
+@pytest.mark.skipif(not _TRACES.is_dir(), reason="needs shared/traces beside the checkout")
 @pytest.mark.parametrize(
     ("file", "ideal"),
     [
